@@ -4,13 +4,13 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from graphpatch.errors import ModelError
+from graphpatch.graph import node as nodedef
 from graphpatch.graph import wire
-from graphpatch.graph.node import Body, Payload
+from graphpatch.graph.node import Body
 from graphpatch.graph.walk import first_producers
-from graphpatch.graph.wire import LARGE
 from graphpatch.protos import GraphDef
 from tests import graphs
-from tests.graphs import const, function, graphdef, node
+from tests.graphs import function, graphdef, node
 
 SPLIT = node("split", "Split", "axis", "x", num_split=3)
 
@@ -52,31 +52,6 @@ def test_a_name_that_is_not_there_gets_the_nearest(body: Body) -> None:
         body.node("rleu")
 
 
-def test_who_reads_an_op(body: Body) -> None:
-    assert body.readers["relu"] == [(5, 0)]
-    assert body.readers["w/read"] == [(3, 1)]
-    assert body.readers["out"] == [(9, 0)]
-    assert "done" not in body.readers
-    for text in ("relu", "relu:0", "^relu", "relu:activations:0"):
-        assert body.producer(text) == body.node("relu")
-    assert body.producer("nobody") is None
-    assert body.node("done").data_inputs == ()
-    assert body.node("Multiply").data_inputs == ("x", "w/read")
-
-
-def test_outputs_and_arguments_go_by_the_op_type(body: Body) -> None:
-    [out] = body.node("relu").outputs or []
-    assert (out.name, out.dtype, out.is_ref) == ("activations", "float32", False)
-    split = graphs.main(SPLIT).node("split")
-    assert [(one.name, one.index) for one in split.outputs or []] == [
-        ("output", 0), ("output", 1), ("output", 2),
-    ]  # fmt: skip
-    assert [one.dtype for one in split.arguments or []] == ["int32", "float32"]
-    assert body.node("done").outputs == []
-    assert [(one.name, one.dtype) for one in body.node("call").outputs or []] == [("b", "float32")]
-    assert body.library.opdef("NoSuchOp") is None
-
-
 def test_tensors_are_spelled_as_the_body_spells_them() -> None:
     spelled = graphs.main(SPLIT).node("split")
     assert [spelled.tensor(k) for k in range(3)] == ["split", "split:1", "split:2"]
@@ -90,6 +65,32 @@ def test_tensors_are_spelled_as_the_body_spells_them() -> None:
     assert body.node("odd").outputs is None
 
 
+def test_readers_outputs_and_arguments(body: Body) -> None:
+    """They go by the spelling of inputs, and by the op type."""
+    assert {name: body.readers.get(name) for name in ("relu", "w/read", "out", "done")} == {
+        "relu": [(5, 0)], "w/read": [(3, 1)], "out": [(9, 0)], "done": None,
+    }  # fmt: skip
+    for text in ("relu", "relu:0", "^relu", "relu:activations:0"):
+        assert body.producer(text) == body.node("relu")
+    assert body.producer("nobody") is None
+    assert body.node("done").data_inputs == ()
+    for name, outputs in {"relu": ["activations"], "done": [], "call": ["b"]}.items():
+        found = [(one.name, one.dtype, one.is_ref) for one in body.node(name).outputs or []]
+        assert found == [(output, "float32", False) for output in outputs]
+    split = graphs.main(SPLIT).node("split")
+    assert [one.dtype for one in split.arguments or []] == ["int32", "float32"]
+    assert body.library.opdef("NoSuchOp") is None
+
+
+def test_where_a_field_stands_twice_the_last_one_counts() -> None:
+    """Concatenated messages merge: of a text and of a map entry the last one counts."""
+    first = node("first", "Relu", _note=b"hello").SerializeToString()
+    twice = first + node("last", "Elu", _note=b"last").SerializeToString()
+    (merged,) = graphs.opened(wire.encoded(1, twice)).main
+    assert (merged.name, merged.op) == ("last", "Elu")
+    assert nodedef.attr_value(merged.attr_spans()["_note"]).s == b"last"
+
+
 def test_an_attr_that_is_missing_is_told_with_its_op() -> None:
     body = graphs.main(node("n", "Split", "n", "n"), node("m", "Relu", "n", T=None))
     with pytest.raises(ModelError, match="Split 'n': attr 'num_split' is missing"):
@@ -98,52 +99,17 @@ def test_an_attr_that_is_missing_is_told_with_its_op() -> None:
     assert out.dtype is None
 
 
-def test_attrs_of_a_large_node() -> None:
-    large = const("c", 2 * LARGE)
-    found = graphs.main(large, node("d", "NoOp")).node("c")
-    assert found.attr("value") == large.attr["value"]
-    assert found.attr_names == ["dtype", "value"]
-    assert [one.dtype for one in found.outputs or []] == ["float32"]
-
-
-def test_a_copy_is_changed_without_the_original_seeing_it() -> None:
-    graph = graphs.opened(graphs.sample())
-    before = graphs.written(graph)
-    copy = graph.copy()
-    assert graphs.written(copy) == before
-    for body in copy.bodies:
-        body.heads.names[0] = body.heads.ops[0] = "changed"
-        body.heads.inputs[0] = ("changed",)
-        body.ret["b"] = "changed"
-        body.edited[0] = Payload(b"")
-        body.placed[0] = [0]
-    copy.library.gradients["f"] = "g"
-    copy.added.function.add()
-    assert graphs.written(graph) == before
-    assert graphs.written(copy) != before
-    assert graph.main.heads.names[0] == "x"
-    assert graph.functions["f"].ret == {"b": "relu:activations:0"}
-    assert not graph.library.gradients
-    assert not graph.added.function
-    assert graph.functions["f"].library is graph.library
-    assert copy.functions["f"].library is copy.library
-
-
 def test_functions_in_several_libraries_are_one_library() -> None:
     # Concatenated GraphDefs merge, and so do their libraries.
     other = graphdef(node("y", "NoOp"), functions=[function("g", ["a"], [], {"b": "a"})])
     raw = graphs.sample().SerializeToString() + other.SerializeToString()
+    with pytest.raises(ModelError, match="two functions are named 'g'"):
+        graphs.opened(raw + other.SerializeToString())
     graph = graphs.opened(raw)
     assert [body.label for body in graph.bodies] == ["main", "f", "g"]
     assert graph.main.heads.names[-1] == "y"
     assert graphs.written(graph) == raw
     assert GraphDef.FromString(raw).library.function[1].signature.name == "g"
-
-
-def test_two_functions_of_one_name_are_refused() -> None:
-    twice = [function("f", ["a"], [], {"b": "a"})] * 2
-    with pytest.raises(ModelError, match="two functions are named 'f'"):
-        graphs.opened(graphdef(functions=twice))
 
 
 # Fields of a FunctionDef, a library and a GraphDef that protobuf does not read.

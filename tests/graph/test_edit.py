@@ -127,18 +127,15 @@ def test_an_op_is_added_beside_another(graph: Graph, editor: Editor) -> None:
     editor.set_attr(beside, "_class", attr([b"loc:@x"]))
     after = editor.add("sum/new", "Identity", ["sum"], T, beside)
     before = editor.add("sum/old", "Identity", ["x"], T, beside, before=True)
+    other = graphs.opened(graphs.sample()).copy()
+    beside_relu = Editor(other, None).add("new", "Relu", ["relu"], T, other.main.node("relu"))
+    assert consistent(other).main.node("new").device == beside_relu.device == "/cpu:0"
     assert (after.name, after.op, after.inputs) == ("sum/new", "Identity", ("sum",))
     assert before.attr("_class") == attr([b"loc:@x"])
     assert [one.name for one in consistent(graph).main] == [
         "axis", "x", "split", "sum/old", "sum", "sum/new", "again",
     ]  # fmt: skip
     assert was(graph.main) == {"sum": "sum", "sum/new": "", "sum/old": ""}
-
-
-def test_an_added_op_runs_on_the_device_of_its_neighbour() -> None:
-    graph = graphs.opened(graphs.sample()).copy()
-    Editor(graph, Author("r", "i")).add("new", "Relu", ["relu"], T, graph.main.node("relu"))
-    assert consistent(graph).main.node("new").device == "/cpu:0"
 
 
 @pytest.mark.parametrize("label", ["main", "f"])
@@ -148,7 +145,10 @@ def test_a_name_that_is_taken_gets_a_number(graph: Graph, editor: Editor, label:
         editor.add(name, "NoOp", [], {}, body.node("sum")).name for name in ("sum", "sum", "x")
     ]
     assert found == ["sum_1", "sum_2", "x_1"]  # x is an op of the graph, an argument of f
-    consistent(graph)
+    for _ in range(2):
+        editor.take_name(body.node("sum"), "Identity", lambda moved: [moved.tensor(0)], T)
+    written = [one.name for one in consistent(graph).body(label)]
+    assert [name for name in written if name.startswith("sum/")] == ["sum/forward", "sum/forward_1"]
 
 
 def test_an_op_gives_its_name_to_another(graph: Graph, editor: Editor) -> None:
@@ -198,14 +198,6 @@ def test_shapes_go_with_the_name_and_stay_with_the_op() -> None:
     for name in ("a", "a/forward"):
         assert consistent(graph).main.node(name).attr("_output_shapes") == shapes
     assert new.attr("_class") == attr([b"loc:@b"])
-
-
-def test_a_name_can_be_given_twice(graph: Graph, editor: Editor) -> None:
-    for _ in range(2):
-        editor.take_name(graph.main.node("again"), "Identity", lambda moved: [moved.name], T)
-    assert [one.name for one in consistent(graph).main][4:] == [
-        "again/forward", "again/forward_1", "again",
-    ]  # fmt: skip
 
 
 def test_in_a_function_an_op_of_unknown_outputs_stays() -> None:
@@ -261,6 +253,7 @@ CHANGES: dict[str, Callable[[Editor], object]] = {
     "add": lambda e: e.add("n", "NoOp", [], {}, e.graph.main.node("x")),
     "take name": lambda e: e.take_name(e.graph.main.node("x"), "Identity", lambda m: [m.name], T),
     "reroute": lambda e: e.reroute(e.graph.main.node("split"), 0, "x", keep=-1),
+    "output": lambda e: e.reroute(e.graph.functions["f"].node("relu"), 0, "x", keep=-1),
 }
 
 
@@ -271,23 +264,12 @@ def test_a_change_of_a_copy_leaves_the_original(change: Callable[[Editor], objec
     copy = original.copy()
     change(Editor(copy, Author("r", "i")))
     assert graphs.written(original) == before != graphs.written(copy)
+    assert all(body.library is copy.library for body in copy.bodies)
     consistent(original)
     consistent(copy)
     again = original.copy()
     change(Editor(again, Author("r", "i")))
     assert graphs.written(again) == graphs.written(copy)
-
-
-def test_what_an_editor_is_told_once_it_tells_once(editor: Editor) -> None:
-    for _ in range(2):
-        editor.note("a")
-        editor.used("attr", session="one", tape="two")
-    editor.used("built-in")
-    editor.skipped("why")
-    assert (list(editor.notes), list(editor.carriers)) == (["a"], ["attr", "built-in"])
-    assert (list(editor.session), list(editor.tape), editor.idle) == (["one"], ["two"], ["why"])
-    answers = iter([1, 2])
-    assert [editor.cached("question", lambda: next(answers)) for _ in range(2)] == [1, 1]
 
 
 @pytest.mark.parametrize("reads", ["s", "the one before", "s and the fifth"])

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from graphpatch.graph import wire
 from graphpatch.graph.editor import Editor
+from graphpatch.graph.functions import Extract, Fed, Part
 from graphpatch.graph.graph import Graph, ModelGraph, graph_pieces
 from graphpatch.graph.record import Author
 from graphpatch.graph.wire import LARGE, Source, Span
-from graphpatch.protos import GraphDef
+from graphpatch.protos import GraphDef, NodeDef
 from tests import graphs
 from tests.graphs import attr, const, function, graphdef, node
 
@@ -62,12 +63,32 @@ def test_nodes_before_between_and_behind_other_fields() -> None:
     assert without_marks(GraphDef.FromString(found)) == GraphDef.FromString(raw)
 
 
-def test_a_function_returns_what_it_was_told_to() -> None:
-    inner = function("f", ["a"], [node("m", "Neg", "a")], {"b": "m:y:0", "c": "a", "": "a"})
-    graph = graphs.opened(graphdef(functions=[inner])).copy()
-    graph.functions["f"].ret["b"] = "a"
-    graph.functions["f"].returns["b"] = "m:y:0"
-    [found] = graphs.parsed(graph).library.function
-    assert dict(found.ret) == {"b": "a", "c": "a", "": "a"}
-    found.ret["b"] = "m:y:0"
-    assert found == inner
+# Colocation with ops that a part of a graph does not hold, in texts that a hostile model has.
+CLASSES = [b"loc:@cut", b"loc:@\xff", b"\xfe", b"loc:@a", b"other", b"loc:@b"]
+KEPT = [b"\xfe", b"loc:@a", b"other", b"loc:@b"]  # what is no colocation means nothing
+COLOCATED = graphs.opened(
+    graphdef(
+        node("x", "Placeholder"),
+        node("cut", "Relu", "x"),
+        node("a", "Tanh", "cut", _class=CLASSES),
+        node("b", "Tanh", "a", _class=[b"loc:@\xff"]),
+    )
+)
+
+
+def _classes(nodes: list[NodeDef]) -> dict[str, list[bytes]]:
+    return {one.name: list(one.attr["_class"].list.s) for one in nodes if "_class" in one.attr}
+
+
+def test_a_function_is_colocated_with_what_it_holds() -> None:
+    payloads = Part(COLOCATED.main, {"cut": "given"}, ("b",)).payloads()
+    assert _classes([NodeDef.FromString(graphs.joined(one.pieces)) for one in payloads]) == {
+        "a": KEPT
+    }
+
+
+def test_a_part_is_colocated_with_what_it_holds() -> None:
+    part = Extract(COLOCATED, (Fed("cut:0", "float32", None),), ("b:0",))
+    found = GraphDef.FromString(graphs.joined(part.pieces()))
+    # A placeholder of this name stands for the tensor that is cut.
+    assert _classes(list(found.node)) == {"a": [CLASSES[0], *KEPT]}

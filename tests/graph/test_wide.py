@@ -59,43 +59,31 @@ def test_a_few_bytes_that_ask_for_millions_of_tensors(graph: object) -> None:
         load(graph)
 
 
-def test_inputs_may_be_more_than_that() -> None:
-    model = load(graphdef(X, added(20_000)))
-    assert len(model.graphs[0].main.node("s").arguments or ()) == 20_000
-
-
-def walks(command: tuple[str, ...], inputs: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many fields a command walks over."""
-    graph = graphdef(X, added(inputs), node("r", "Relu", "s"))
-    Path("m.pb").write_bytes(graph.SerializeToString())
-    count, fields = 0, wire.fields
-
-    def counted(*args: object) -> object:
-        nonlocal count
-        for one in fields(*args):  # type: ignore[arg-type]
-            count += 1
-            yield one
-
-    with monkeypatch.context() as patch:
-        patch.setattr(nodedef, "fields", counted)
-        assert ran(*command)[0] == 0
-    return count
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[:2]))
 def test_a_node_of_many_inputs_is_walked_over_a_few_times(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    inputs = 6_000
-    assert walks(command, inputs, monkeypatch) < 12 * inputs
+    graph = graphdef(X, added(6_000), node("r", "Relu", "s"))
+    Path("m.pb").write_bytes(graph.SerializeToString())
+    walked, fields = list[object](), wire.fields
+
+    def counted(*args: object) -> object:
+        for one in fields(*args):  # type: ignore[arg-type]
+            walked.append(one)
+            yield one
+
+    monkeypatch.setattr(nodedef, "fields", counted)
+    assert ran(*command)[0] == 0
+    assert len(walked) < 12 * 6_000
 
 
 def test_the_attrs_of_a_large_node_are_those_that_it_has_now() -> None:
-    graph = load(graphdef(X, added(6_000))).graphs[0].copy()
+    graph = load(graphdef(X, added(20_000))).graphs[0].copy()
     found = graph.main.node("s")
     assert found.attr("N") is not None
+    assert len(found.arguments or ()) == 20_000
     before = found.body.payload(found.index)
     edit.Editor(graph, None).set_attr(found, "N", None)
     assert found.body.payload(found.index) != before
@@ -131,17 +119,6 @@ def test_a_formula_for_an_op_of_many_inputs_is_written_in_linear_time() -> None:
     before = time.process_time()
     graphpatch.apply([rule], wide)
     assert time.process_time() - before < 3  # 6 s where each input asked for the names of all
-
-
-@pytest.mark.slow
-def test_a_stop_at_each_output_of_a_wide_op_is_placed_in_linear_time() -> None:
-    wide = graphdef(X, node("u", "Unpack", "x", num=100_000, T=attr("float32")))
-    rule = {"match": {"op": "Unpack"}, "patch": {"stop_gradient": True}}
-    before = time.process_time()
-    pieces = graphpatch.apply([rule], wide).model.pieces()
-    order = [one.name for one in GraphDef.FromString(graphs.joined(pieces)).node]
-    assert time.process_time() - before < 8  # 20 s where each looked for all others
-    assert order[:2] + order[-1:] == ["x", "u/forward", "u"]
 
 
 class Searched(list[int]):
