@@ -343,28 +343,29 @@ def _open_library(graph: Graph, library: Field) -> None:
         if not part.holds(1):
             rest.append(data[part.start : part.end])
             continue
-        body = _function_body(graph.library, graph.source, part)
-        if body.label in graph.functions:
-            raise ModelError(f"two functions are named {body.label!r}")
-        graph.functions[body.label] = body
-        graph.function_fields[body.label] = (library, part)
+        name = _open_function(graph, part)
+        graph.function_fields[name] = (library, part)
     for gradient in message(FunctionDefLibrary, b"".join(rest)).gradient:
         graph.library.gradients[gradient.function_name] = gradient.gradient_func
 
 
-def _function_body(library: Library, source: Source, function: Field) -> Body:
-    """Return the body of a FunctionDef, and let the library know its signature."""
+def _open_function(graph: Graph, function: Field) -> str:
+    """Let the graph and its library know a FunctionDef; return its name."""
+    source, library = graph.source, graph.library
     heads, others = read_nodes(source, function.value, function.end, FUNCTION_NODE)
     for part in others:  # a signature of empty arguments takes 100 times its bytes
         if part.wire == BYTES and part.end - part.start >= LARGE:
             deque(fields(source.data, part.value, part.end), maxlen=0)
     rest = message(FunctionDef, b"".join(source.data[part.start : part.end] for part in others))
     signature = rest.signature
-    library.signatures[signature.name] = opdefs.from_proto(signature)
-    is_ours = signature.description.startswith(PROVENANCE_ATTR)
-    return Body(
-        signature.name, library, source, heads, dict(rest.ret), signature, others, is_ours=is_ours
-    )
+    name: str = signature.name
+    if name in graph.functions:
+        raise ModelError(f"two functions are named {name!r}")
+    library.signatures[name] = opdefs.from_proto(signature)
+    body = Body(name, library, source, heads, dict(rest.ret), signature, others)
+    body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
+    graph.functions[name] = body
+    return name
 
 
 def _refuse_long_lists(graph: Graph) -> None:

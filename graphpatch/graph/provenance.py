@@ -196,16 +196,6 @@ class ModelBody(Body):
             return now._parsed(index, key)
         return message(NodeDef, self.payload(index).small), ()
 
-    def record(self, index: int) -> NodeRecord | None:
-        """Return what rules did to a node."""
-        now: Body = self.now
-        return now.record(index)
-
-    def touched(self) -> Mapping[int, NodeRecord]:
-        """Return what rules did to nodes, by their indices."""
-        now: Body = self.now
-        return now.touched()
-
     def is_there(self, index: int) -> bool:
         """Tell whether an op is one of the model, or a clone of one."""
         return self.heads.names[index][:1] != ADDED
