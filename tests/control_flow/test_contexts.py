@@ -39,50 +39,33 @@ def graph(text: str) -> Graph:
 A, B = loop("a", "x"), loop("b", "x")
 BRANCHES = "p:Placeholder f:Switch(x, p) t:Switch(x, p)"
 BROKEN: dict[str, tuple[str, str]] = {
-    "two loops at once": (
-        f"{A} {B} y:Add(a/Identity, b/Identity)",
-        r"Add 'y' reads from the v1 loops '\w/context' and '\w/context' at once; an Exit must",
-    ),
-    "no LoopCond": (
-        loop("a", "x", "LoopCond", "Switch", "Identity"),
-        r"the v1 loop 'a/context' has no LoopConds, and must have one \(its first Enter is 'a/Ent",
-    ),
+    "two loops at once": (f"{A} {B} y:Add(a/Identity, b/Identity)",
+        r"Add 'y' reads from the v1 loops '\w/context' and '\w/context' at once; an Exit must"),
+    "no LoopCond": (loop("a", "x", "LoopCond", "Switch", "Identity"),
+        r"the v1 loop 'a/context' has no LoopConds, and must have one \(its first Enter is 'a/Ent"),
     "loops that share a frame": (
         f"{A} {B}".replace("/context", "same").replace("=a", "=").replace("=b", "="),
-        r"'same' has 2 LoopConds, and must have one",
-    ),
-    "each in the other": (
-        f"{A} a/E:Enter(b/Identity, frame_name=a/context) {B}"
+        r"'same' has 2 LoopConds, and must have one"),
+    "each in the other": (f"{A} a/E:Enter(b/Identity, frame_name=a/context) {B}"
         " b/E:Enter(a/Identity, frame_name=b/context)",
-        "the v1 loops 'a/context' and 'b/context' lie in each other, and one must be around",
-    ),
+        "the v1 loops 'a/context' and 'b/context' lie in each other, and one must be around"),
     "no frame": ("a:Enter(x)", r"Enter 'a' names no frame \(attr frame_name\)"),
-    "both branches at once": (
-        f"{BRANCHES} y:Add(f, t:1)",
-        r"Add 'y' reads what is there if 'p' is False and what is there if 'p' is True, of which",
-    ),
-    "branches the other way round": (
-        f"{BRANCHES} y:Merge(t:1, f)",
-        r"Merge 'y' has what is there if 'p' is True as its first input",
-    ),
+    "both branches at once": (f"{BRANCHES} y:Add(f, t:1)",
+        r"Add 'y' reads what is there if 'p' is False and what is there if 'p' is True, of which"),
+    "branches the other way round": (f"{BRANCHES} y:Merge(t:1, f)",
+        r"Merge 'y' has what is there if 'p' is True as its first input"),
     "branches of two predicates": (
         "p:Placeholder q:Placeholder f:Switch(x, p) t:Switch(x, q) y:Merge(f, t:1)",
-        r"Merge 'y' joins what is there if 'p' is False and what is there if 'q' is True; it must",
-    ),
+        r"Merge 'y' joins what is there if 'p' is False and what is there if 'q' is True; it must"),
     "an Enter that reads nothing": (
-        "a:Enter(frame_name=a)", r"Enter 'a' must read a tensor, and reads none",
-    ),
-    "a loop without a Switch": (
-        loop("a", "x", "Switch", "Identity"),
-        r"the v1 loop 'a/context' has no Switch that reads a Merge",
-    ),
+        "a:Enter(frame_name=a)", r"Enter 'a' must read a tensor, and reads none"),
+    "a loop without a Switch": (loop("a", "x", "Switch", "Identity"),
+        r"the v1 loop 'a/context' has no Switch that reads a Merge"),
     "a Switch without a predicate": (
-        "s:Switch(x) y:Relu(s:1)", r"Switch 's' must read two tensors, and reads 1",
-    ),
+        "s:Switch(x) y:Relu(s:1)", r"Switch 's' must read two tensors, and reads 1"),
     "a circle": (
         "a:Enter(x, frame_name=a) m:Merge(a, i) c:LoopCond(m) s:Switch(m, c) i:Identity(s:1)",
-        r"'.' lies on a circle that no NextIteration closes",
-    ),
+        r"'.' lies on a circle that no NextIteration closes"),
 }  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +10,10 @@ import graphpatch
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.errors import PatchError
 from graphpatch.protos import FunctionDef, NodeDef
-from tests.graphs import const, function, graphdef, main, node, saved
+from tests.graphs import const, function, graphdef, main, node
 from tests.patches.one_op import net
 
 KEY = b"CustomGradient-3"
-X = node("x", "Placeholder", dtype="float32")
-
-
-F = {"T": "float32"}
 
 
 def custom(name: str, *reads: str, key: bytes | None = KEY) -> Any:
@@ -27,41 +22,35 @@ def custom(name: str, *reads: str, key: bytes | None = KEY) -> Any:
     return node(name, "IdentityN", *reads, T=["float32"] * len(reads), **keyed)
 
 
-# fmt: off
 # As tf.nn.swish leaves it, with the Identity that nothing reads.
-PLAIN = (X, node("s", "Sigmoid", "x", **F), node("m", "Mul", "x", "s", **F),
-         node("dangling", "Identity", "m", **F), node("loss", "Sum", "custom", "axis", **F),
-         const("axis"))
+PLAIN = (const("axis"), *net("""x:Placeholder s:Sigmoid(x) m:Mul(x, s) dangling:Identity(m)
+    loss:Sum(custom, axis)"""))  # fmt: skip
 SWISH = (*PLAIN, custom("custom", "m", "x"))
 BOTH = {"s": "custom", "m": "custom"}
 
 # Of each graph the ops that no gradient reaches, each with the IdentityN that leads past it.
 HIDDEN: dict[str, tuple[tuple[Any, ...], dict[str, str]]] = {
     "what computes the result": (SWISH, BOTH),
-    "not what is read elsewhere": ((*SWISH, node("other", "Tanh", "s", **F)), {"m": "custom"}),
-    "what a shape is read of": ((*SWISH, node("shape", "Shape", "m", **F)), BOTH),
-    "what tf.gradients reads": ((*SWISH, node("gradients/m", "Tanh", "s", **F)), BOTH),
-    "not a result that is the argument": (
-        (X, node("y", "Relu", "x", **F), custom("custom", "y", "y")), {}),
+    "not what is read elsewhere": ((*SWISH, *net("other:Tanh(s)")), {"m": "custom"}),
+    "what a shape is read of": ((*SWISH, *net("shape:Shape(m)")), BOTH),
+    "what tf.gradients reads": ((*SWISH, *net("gradients/m:Tanh(s)")), BOTH),
+    "not a result that is the argument":
+        ((*net("x:Placeholder y:Relu(x)"), custom("custom", "y", "y")), {}),
     "two results": (
-        (X, node("a", "Relu", "x", **F), node("b", "Tanh", "x", **F),
-         custom("custom", "a", "b", "x"), node("loss", "Neg", "custom:1", **F)),
-        {"a": "custom", "b": "custom"}),
+        (*net("x:Placeholder a:Relu(x) b:Tanh(x) loss:Neg(custom:1)"),
+         custom("custom", "a", "b", "x")), {"a": "custom", "b": "custom"}),
     "one inside another": (
-        (X, node("a", "Relu", "x", **F), custom("inner", "a", "x"), node("b", "Tanh", "inner", **F),
-         custom("outer", "b", "x", key=b"CustomGradient-4"), node("loss", "Neg", "outer", **F)),
+        (*net("x:Placeholder a:Relu(x) b:Tanh(inner) loss:Neg(outer)"),
+         custom("inner", "a", "x"), custom("outer", "b", "x", key=b"CustomGradient-4")),
         {"a": "inner", "b": "outer", "inner": "outer"}),
     "nothing without a key": ((*PLAIN, custom("custom", "m", "x", key=None)), {}),
     "nothing with another key": ((*PLAIN, custom("custom", "m", "x", key=b"Mine")), {}),
     # tf.gradients makes zeros for the outputs that no loss is computed of: those of the arguments.
     **{f"zeros in {scope}": (
-        (X, node("relu", "Relu", "x", **F), node("s", "Sigmoid", "relu", **F),
-         node("m", "Mul", "relu", "s", **F), custom("custom", "m", "relu"),
-         node("loss", "Neg", "custom", **F),
-         node(f"{scope}/zeros_like", "ZerosLike", "custom:1", **F)), BOTH)
+        (*net(f"""x:Placeholder relu:Relu(x) s:Sigmoid(relu) m:Mul(relu, s) loss:Neg(custom)
+         {scope}/zeros_like:ZerosLike(custom:1)"""), custom("custom", "m", "relu")), BOTH)
        for scope in ("gradients", "gradients_1", "mine")},
-}
-# fmt: on
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", HIDDEN)
@@ -72,57 +61,50 @@ def test_what_is_hidden_by_what(case: str) -> None:
     assert {names[index]: names[by] for index, by in hidden_ops(body).items()} == expected
 
 
-def swish_in(folder: Path) -> graphpatch.Model:
-    return graphpatch.load(saved(folder, *SWISH))
-
-
-PATCHES: list[dict[str, Any]] = [
-    {"override_gradient": "guided_relu"},
-    {"filter_gradient": {"scale": 0.5}},
-    {"stop_gradient": True},
-    {"straight_through": True},
-    {"surrogate_gradient": "tanh(x)"},
-    {"backward_as": {"input": 0}},
-]
-
-
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: next(iter(patch)))
-def test_a_patch_that_would_never_fire_is_refused(tmp_path: Path, patch: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "patch",
+    [
+        *({"override_gradient": "guided_relu"}, {"filter_gradient": {"scale": 0.5}}),
+        *({"stop_gradient": True}, {"straight_through": True}, {"backward_as": {"input": 0}}),
+        {"surrogate_gradient": "tanh(x)"},
+    ],
+)
+def test_a_patch_that_would_never_fire_is_refused(patch: dict[str, Any]) -> None:
     rule = {"match": {"op": "Sigmoid"}, "patch": patch}
     with pytest.raises(PatchError, match="no gradient reaches Sigmoid 's': IdentityN 'custom'"):
-        graphpatch.apply([rule], swish_in(tmp_path))
+        graphpatch.apply([rule], graphdef(*SWISH))
 
 
-def test_a_whole_match_behind_it_is_refused(tmp_path: Path) -> None:
+def test_a_whole_match_behind_it_is_refused() -> None:
     match = {"pattern": "x:_ -> s:Sigmoid -> m:Mul; x -> m"}
     patch = {"override_gradient": {"formula": "dy"}, "on": "match"}
     with pytest.raises(PatchError, match=r"key CustomGradient-3, from tf\.custom_gradient"):
-        graphpatch.apply([{"match": match, "patch": patch}], swish_in(tmp_path))
+        graphpatch.apply([{"match": match, "patch": patch}], graphdef(*SWISH))
 
 
-def test_the_rule_that_the_message_names_takes_the_key_off(tmp_path: Path) -> None:
+def test_the_rule_that_the_message_names_takes_the_key_off() -> None:
     first = {"match": {"op": "IdentityN", "name": "custom"}}
     first["patch"] = {"override_gradient": "default"}
     second = {"match": {"op": "Sigmoid"}, "patch": {"filter_gradient": {"scale": 0.5}}}
-    result = graphpatch.apply([first, second], swish_in(tmp_path))
+    result = graphpatch.apply([first, second], graphdef(*SWISH))
     assert len(result.report["rules"]) == 2
 
 
-def test_the_rule_that_the_message_names_is_for_one_function(tmp_path: Path) -> None:
+def test_the_rule_that_the_message_names_is_for_one_function() -> None:
     """Other functions may have an IdentityN of the same name, whose key is meant."""
     sigmoid = node("s", "Sigmoid", "x", T="float32")
     inner = function(
         "f", ["x"], [sigmoid, custom("custom", "s:y:0", "x")], {"y": "custom:output:0"}
     )
-    path = saved(tmp_path, X, node("call", "f", "x"), functions=[inner])
+    model = graphdef(*net("x:Placeholder call:f(x)"), functions=[inner])
     rule = {"match": {"op": "Sigmoid"}, "patch": {"override_gradient": "guided_relu"}}
     with pytest.raises(PatchError, match='"name": "custom", "body": "f"'):
-        graphpatch.apply([rule], path)
+        graphpatch.apply([rule], model)
 
 
-def test_the_op_itself_can_be_patched(tmp_path: Path) -> None:
+def test_the_op_itself_can_be_patched() -> None:
     rule = {"match": {"op": "IdentityN"}, "patch": {"filter_gradient": {"scale": 0.5}}}
-    assert graphpatch.apply([rule], swish_in(tmp_path)).report["rules"][0]["matches"]
+    assert graphpatch.apply([rule], graphdef(*SWISH)).report["rules"][0]["matches"]
 
 
 # Functions that nothing calls of which TensorFlow has a gradient.

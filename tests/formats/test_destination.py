@@ -57,12 +57,10 @@ def test_stores_are_spelled_in_one_way() -> None:
     ("model", "out"),
     [
         ("model.pb", "file://{0}/model.pb"),
-        ("file://{0}/model.pb", "model.pb"),
         ("local://{0}/model.pb", "file://{0}/hard.pb"),
         ("many", "file://{0}/many/"),
         ("file://{0}/many", "many/"),
         ("saved", "file://{0}/saved"),
-        ("file://{0}/saved", "saved"),
     ],
 )
 def test_no_command_writes_over_its_input(run_cli: Run, folder: Path, model: str, out: str) -> None:

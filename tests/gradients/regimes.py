@@ -111,6 +111,7 @@ STEPS = (
         (I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
     _of("triangle_surrogate", (0, 3, 3), (0.5, 3, 1.5), (-0.5, -3, -1.5), (1, 3, 0), (-1, 3, 0),
         (2, 3, 0), (I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (2, I, N)),
+    _of("triangle_surrogate", (0, 3, 3), (1, 3, 1.5), (4, 3, 0), parameters={"width": 2}),
     _of("triangle_surrogate", (0, 3, 0.9), (1, 3, 0.45), (-1, -3, -0.45), (2, 3, 0), (-4, 3, 0),
         parameters={"height": 0.3, "width": 2}),
 )  # fmt: skip

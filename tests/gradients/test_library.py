@@ -94,19 +94,6 @@ def test_every_entry_is_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "values"),
-    [
-        ("scale", 0.5, {"factor": 0.5}),
-        ("clip", {"min": float("-inf"), "max": 0}, {"min": float("-inf"), "max": 0.0}),
-        ("triangle_surrogate", {"width": 2}, {"height": 1.0, "width": 2.0}),
-        ("guided_relu", {}, {}),
-    ],
-)
-def test_parameters(name: str, given: Any, values: dict[str, float]) -> None:
-    assert dict(LIBRARY[name].formula(given).values) == values
-
-
-@pytest.mark.parametrize(
     ("name", "given", "message"),
     [
         ("scale", None, "scale needs factor: what dy is multiplied by"),

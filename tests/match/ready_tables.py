@@ -171,12 +171,10 @@ FOUND: dict[str, str] = {
     "conv_bias_activation: Conv2D": f"Relu({CONV})",
     "conv_bias_activation: commuted": "Relu6(w + DepthwiseConv2dNative(x, w1))",
     "conv_bias_activation: transposed": "LeakyRelu(BiasAdd(Conv2DBackpropInput(x, w, y), r))",
-    "conv_bias_activation: 1d, dilated": (
-        "Relu(BiasAdd(BatchToSpaceND(Squeeze(Conv2D(x, w)), [2], [0, 1]), w1))"
-    ),
-    "conv_bias_activation: 3d, reshaped": (
-        "Elu(Reshape(BiasAdd(Reshape(Conv3D(x, w), [1, 2]), w1), [1]))"
-    ),
+    "conv_bias_activation: 1d, dilated":
+        "Relu(BiasAdd(BatchToSpaceND(Squeeze(Conv2D(x, w)), [2], [0, 1]), w1))",
+    "conv_bias_activation: 3d, reshaped":
+        "Elu(Reshape(BiasAdd(Reshape(Conv3D(x, w), [1, 2]), w1), [1]))",
     "conv_bias_activation: squeezed": f"Tanh(Squeeze({CONV}))",
     "dense_bias_activation: MatMul": "Sigmoid(BiasAdd(MatMul(x, r), r1))",
     "dense_bias_activation: reshaped": "Softmax(Reshape(MatMul(x, w), [1]) + 1)",
@@ -191,24 +189,18 @@ FOUND: dict[str, str] = {
     **{f"layer_norm: tf {parts}": normed(moments("1, 2, 3"), parts) for parts in BY_HAND},
     **{f"layer_norm: keras {parts}": keras_norm(moments("-1"), parts) for parts in BY_HAND},
     "layer_norm: old": normed(sums("1, 2")),
-    **{
-        f"layer_norm: {how}, {root}": f"{HOW[how]}; w * ({ROOTS[root]}) + w1"
-        for how, root in product(HOW, ROOTS)
-    },
-    **{
-        f"layer_norm: by hand {parts}": f"{HOW['squared']}; {whole.format(ROOTS['Rsqrt'])}"
-        for parts, whole in BY_HAND.items()
-    },
+    **{f"layer_norm: {how}, {root}": f"{HOW[how]}; w * ({ROOTS[root]}) + w1"
+       for how, root in product(HOW, ROOTS)},
+    **{f"layer_norm: by hand {parts}": f"{HOW['squared']}; {whole.format(ROOTS['Rsqrt'])}"
+       for parts, whole in BY_HAND.items()},
     "leaky_relu: maximum": "Maximum(0.2 * x, x)",
     "leaky_relu: variable": "Maximum(w * x, x)",
     "leaky_relu_by_abs: sum": "0.6 * x + 0.4 * Abs(x)",
     "prelu: Select": "Select(x > 0, x, x * w)",
     "prelu: SelectV2": "SelectV2(x >= 0, x, x * w)",
     "prelu: Less": "Select(x < 0, x * w, x)",
-    **{
-        f"prelu: {below}{above}": f"{ABOVE[above]} + {BELOW[below]}"
-        for below, above in product(BELOW, ABOVE)
-    },
+    **{f"prelu: {below}{above}": f"{ABOVE[above]} + {BELOW[below]}"
+       for below, above in product(BELOW, ABOVE)},
     "prelu: difference": "Relu(x) - w * Relu(-x)",
     "prelu: difference, slope inside": "Relu(x) - Relu(-(x * w))",
     "prelu_of_negated_slope: sum": "Relu(x) + -0.2 * Relu(-x)",
@@ -218,10 +210,8 @@ FOUND: dict[str, str] = {
     "swish: plain": "Sigmoid(x) * x",
     "swish: constant beta": "Sigmoid(1 * x) * x",
     "swish: trained beta": "Sigmoid(r * x) * x",
-    **{
-        f"hard_swish: {clip}, {whole}": whole.format(CLIPS[clip])
-        for clip, whole in product(CLIPS, SIXTHS)
-    },
+    **{f"hard_swish: {clip}, {whole}": whole.format(CLIPS[clip])
+       for clip, whole in product(CLIPS, SIXTHS)},
     **{f"gelu: {whole}, {cdf}": whole.format(cdf) for whole, cdf in product(HALVES, CDFS)},
     "gelu: erfc": "0.5 * x * Erfc(-x * 0.7071068)",
     "dropout: floor": f"k = 0.7; x / k * Floor(k + ({RANGED}))",
@@ -232,15 +222,11 @@ FOUND: dict[str, str] = {
     "dropout: select, rate fed": f"SelectV2({DRAWN} >= 0.3, x / (1 - y), 0)",
     **{f"fake_quantization: {op}": f"{op}(x, y, z)" for op in FAKES.split()},
     **{f"softmax_cross_entropy: {op}": f"{op}(x, y)" for op in LOSSES.split()},
-    **{
-        f"softmax_cross_entropy: {log}, {head}": HEADS[head].format(log)
-        for log, head in product(("Log(Softmax(x))", "LogSoftmax(x)"), HEADS)
-    },
-    **{
-        f"softmax_cross_entropy: {text}": HEADS["sum negated"].format(f"Log({text})")
-        for text in GUARDED
-    },
-}
+    **{f"softmax_cross_entropy: {log}, {head}": HEADS[head].format(log)
+       for log, head in product(("Log(Softmax(x))", "LogSoftmax(x)"), HEADS)},
+    **{f"softmax_cross_entropy: {text}": HEADS["sum negated"].format(f"Log({text})")
+       for text in GUARDED},
+}  # fmt: skip
 
 OTHER = re.compile(r"\bx\b")  # y in its place is another tensor
 

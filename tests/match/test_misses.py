@@ -171,22 +171,6 @@ def test_it_looks_at_every_graph_and_says_the_same_on_every_run() -> None:
     ]
 
 
-NAMES: list[tuple[str, list[str], list[str]]] = [
-    ("conv1", ["conv2", "pool1", "x"], ["conv2"]),
-    ("Conv", ["conv1", "conv"], ["conv", "conv1"]),
-    ("conv", ["a/b/conv", "x"], ["a/b/conv"]),
-    ("a/*conv*", ["b/my_conv_1", "a/pool"], ["b/my_conv_1"]),
-    ("n*", ["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"], ["n0", "n1", "n2", "n3", "n4"]),
-    ("zzz", ["a", "b"], []),
-    ("a", [], []),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "legal", "found"), NAMES, ids=str)
-def test_the_nearest_names(text: str, legal: list[str], found: list[str]) -> None:
-    assert nearest_names(text, legal) == found
-
-
 def test_among_very_many_names_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(misses, "MOST_COMPARED", 2)
     legal = ["a", "b", "conv1", "scope/conv"]

@@ -17,7 +17,7 @@ from graphpatch.match.spec import Match
 from tests import graphs
 from tests.draws import draws
 from tests.graphs import const, function, graphdef
-from tests.match.pattern.random_bodies import TYPES, bodies
+from tests.match.pattern.bodies import TYPES, bodies
 from tests.patches.one_op import net
 
 RELU, MUL = {"op": "Relu"}, {"op": "Mul"}

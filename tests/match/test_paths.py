@@ -20,7 +20,7 @@ from graphpatch.names import op_of
 from tests import graphs
 from tests.draws import draws
 from tests.graphs import function, graphdef, main
-from tests.match.pattern.random_bodies import bodies
+from tests.match.pattern.bodies import bodies
 from tests.patches.one_op import net
 
 INNER = net("""parts:Split(a, b, num_split=2) left:Relu(parts:output:0)

@@ -49,6 +49,16 @@ def as_one(pattern: str, patch: Any, **keys: Any) -> dict[str, Any]:
     return {"match": {"pattern": pattern}, "patch": {**patch, "on": "match"}, **keys}
 
 
+def override(gradient: Any) -> dict[str, Any]:
+    """A patch by this gradient."""
+    return {"override_gradient": gradient}
+
+
+def formula(text: Any) -> dict[str, Any]:
+    """A patch by a formula."""
+    return override({"formula": text})
+
+
 def applied(rule: Any, nodes: str | list[Any], functions: Any = ()) -> graphpatch.Result:
     """The graph of these nodes with a rule."""
     nodes = net(nodes) if isinstance(nodes, str) else nodes

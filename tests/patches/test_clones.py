@@ -32,33 +32,23 @@ def cloned(body: Body) -> set[str]:
 
 # The graph, the keys of the rule, what has clones, some ops of the patched graph.
 CLONED: dict[str, tuple[str, dict[str, Any], set[str], str]] = {
-    "what lies between": (
-        f"{NOISY} t:Tanh(n) z:Sqrt(t)", {}, {"t", "z"},
+    "what lies between": (f"{NOISY} t:Tanh(n) z:Sqrt(t)", {}, {"t", "z"},
         "t/clean:Tanh(n/clean/BroadcastTo) n/clean/BroadcastTo:BroadcastTo(x,n/clean/Shape)"
-        " z/clean:Sqrt(t/clean) z:Select(z/true,z/stop,z/clean) z/forward:Sqrt(t)",
-    ),
+        " z/clean:Sqrt(t/clean) z:Select(z/true,z/stop,z/clean) z/forward:Sqrt(t)"),
     "an op that keeps its shape is just left out": (
-        "x:Placeholder n:Round(x) z:Tanh(n)", {}, {"z"}, "z/clean:Tanh(x)",
-    ),
-    "the noisy op itself as the end": (
-        f"{NOISY} y:Tanh(n)", {"until": "n"}, set(),
+        "x:Placeholder n:Round(x) z:Tanh(n)", {}, {"z"}, "z/clean:Tanh(x)"),
+    "the noisy op itself as the end": (f"{NOISY} y:Tanh(n)", {"until": "n"}, set(),
         "n:Select(n/true,n/stop,n/repeat/BroadcastTo) n/repeat/Shape:Shape(n/stop)"
-        " n/repeat/BroadcastTo:BroadcastTo(x,n/repeat/Shape)",
-    ),
+        " n/repeat/BroadcastTo:BroadcastTo(x,n/repeat/Shape)"),
     "what is not behind the noise is shared": (
         f"{NOISY} w:Placeholder m:Mul(n,w) z:AddV2(m,x)", {}, {"m", "z"},
-        "m/clean:Mul(n/clean/BroadcastTo,w) z/clean:AddV2(m/clean,x)",
-    ),
+        "m/clean:Mul(n/clean/BroadcastTo,w) z/clean:AddV2(m/clean,x)"),
     "random numbers of a noisy shape are drawn once": (
-        DRAWN, {}, {"z"}, "z/clean:Mul(n/clean/BroadcastTo,r)",
-    ),
+        DRAWN, {}, {"z"}, "z/clean:Mul(n/clean/BroadcastTo,r)"),
     "control inputs are those of the original": (
-        f"{NOISY} t:LeakyRelu(n,^u)", {}, {"t"}, "t/clean:LeakyRelu(n/clean/BroadcastTo,^u)",
-    ),
-    "several outputs": (
-        SPLIT, {"until": ["p:1", "p"]}, {"p"},
-        "p:IdentityN(p/join_0,p/join_1) p/join_1:Select(p/true_1,p/stop_1,p/clean:1) y:Tanh(p:1)",
-    ),
+        f"{NOISY} t:LeakyRelu(n,^u)", {}, {"t"}, "t/clean:LeakyRelu(n/clean/BroadcastTo,^u)"),
+    "several outputs": (SPLIT, {"until": ["p:1", "p"]}, {"p"},
+        "p:IdentityN(p/join_0,p/join_1) p/join_1:Select(p/true_1,p/stop_1,p/clean:1) y:Tanh(p:1)"),
 }  # fmt: skip
 
 

@@ -113,8 +113,6 @@ JSON: dict[str, tuple[Any, str]] = {
      "pattern.edges[0][2].output: Relu has no output 1; it has 0 (activations)"),
     "an unknown end": ({"nodes": {"act": RELU}, "edges": [["act", "atc"]]},
      "pattern.edges[0]: no node is called 'atc'; nearest: act"),
-    "an unknown optional op": ({"nodes": BOTH, "edges": [["a", "b"]], "optional": ["c"]},
-     "pattern.optional: no node is called 'c'; legal: a, b"),
     "a tensor that is a node": ({"nodes": BOTH, "edges": [["a", "b"]], "tensors": ["a"]},
      "pattern.tensors: 'a' is a node: a name is one or the other"),
     "absent without a link": ({"nodes": BOTH, "absent": ["b"]},

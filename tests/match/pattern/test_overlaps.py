@@ -12,7 +12,7 @@ import graphpatch
 from graphpatch.match.select import find, resolve
 from graphpatch.match.spec import Match
 from tests import graphs
-from tests.match.pattern.searched import bindings, body
+from tests.match.pattern.bodies import bindings, body
 from tests.patches.one_op import net
 
 # Three convolutions in a row, and one Relu that two others read.

@@ -11,29 +11,26 @@ from graphpatch.errors import GraphpatchError, MatchError
 from graphpatch.graph.node import Body
 from graphpatch.match.pattern.matcher import Finder
 from graphpatch.match.pattern.syntax import parse_pattern
-from tests.graphs import node
-from tests.match.pattern.searched import bindings, body
+from tests.match.pattern.bodies import bindings, body
+from tests.patches.one_op import net
 
 
 def line(count: int) -> Body:
     """A Placeholder, so many Tanhs one after the other, a Relu."""
-    tanhs = (node(f"t{k}", "Tanh", f"t{k - 1}" if k else "p") for k in range(count))
-    return body(node("p", "Placeholder"), *tanhs, node("r", "Relu", f"t{count - 1}"))
+    tanhs = " ".join(f"t{k}:Tanh(t{k - 1})" for k in range(1, count))
+    return body(*net(f"p:Placeholder t0:Tanh(p) {tanhs} r:Relu(t{count - 1})"))
 
 
 def wide(count: int) -> Body:
     """A tensor that so many pairs of ops read."""
-    pairs = [
-        (node(f"s{k}", "Sigmoid", "x"), node(f"m{k}", "Mul", "x", f"s{k}")) for k in range(count)
-    ]
-    return body(node("x", "Placeholder"), *(op for pair in pairs for op in pair))
+    pairs = " ".join(f"s{k}:Sigmoid(x) m{k}:Mul(x, s{k})" for k in range(count))
+    return body(*net(f"x:Placeholder {pairs}"))
 
 
 def tower(count: int) -> Body:
-    ops = [node("a0", "Placeholder")]
-    for k in range(1, count):
-        ops += [node(f"r{k}", "Relu", f"a{k - 1}"), node(f"a{k}", "AddV2", f"a{k - 1}", f"r{k}")]
-    return body(*ops, node("sum", "AddN", *(f"r{k}" for k in range(1, 60)), N=59))
+    floors = " ".join(f"r{k}:Relu(a{k - 1}) a{k}:AddV2(a{k - 1}, r{k})" for k in range(1, count))
+    read = ", ".join(f"r{k}" for k in range(1, 60))
+    return body(*net(f"a0:Placeholder {floors} sum:AddN({read}, N=59)"))
 
 
 # The graph, the pattern, and how many matches 500 ops have, of how many ops.

@@ -14,7 +14,7 @@ from graphpatch.match.spec import Match
 from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import node
-from tests.match.pattern.searched import bindings, body, found
+from tests.match.pattern.bodies import bindings, body, found
 from tests.patches.one_op import net
 
 
