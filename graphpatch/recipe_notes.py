@@ -16,7 +16,7 @@ from graphpatch.graph.walk import data_uses, downstream
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of, parse
-from graphpatch.recipes import RECIPE_ACTIVATIONS, SIGN, recipe_of
+from graphpatch.recipes import RECIPE_ACTIVATIONS, is_recipe, recipe_of
 from graphpatch.table import short
 
 # What makes each element of the same element of what it reads: by a line with a kink, or without.
@@ -228,17 +228,14 @@ def why_recipe_finds_nothing(rule: str, ops: Sequence[str], graphs: Iterable[Gra
         counts.update(kind for kind, node in activations if not is_in_gradients(node))
         counts[NO_PATTERN] += len(_joined(graph, inside))
     listed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-    single = f"{', '.join(ops)}, and " if ops else ""
+    patched = ", ".join([*ops, "leaky and parametric ReLUs of several ops"])
     lines = [
-        f"it patches {single}leaky and parametric ReLUs of several ops",
+        f"it patches {patched}",
         f"the model has none of these; its activations: {listed or 'none'}",
     ]
-    for kind in counts:
-        if kind.startswith(SIGN):
-            lines.append(
-                f"{kind} is a ready pattern of several ops: `graphpatch match MODEL --pattern "
-                f"{kind}` lists them, and a rule can give each a gradient of x as one op: "
-                f'{{"match": {{"pattern": "{kind}"}}, "patch": {{"override_gradient": '
-                f'{{"formula": "where(dy > 0, ...)"}}, "on": "match"}}}}'
-            )
+    for kind in filter(is_recipe, counts):  # a ready pattern has the same sign
+        lines.append(
+            f"{kind} is a ready pattern of several ops: `graphpatch match MODEL --pattern {kind}` "
+            f'lists them, and a rule with it and "on": "match" gives each a gradient of its own'
+        )
     return "\n  ".join(lines)

@@ -24,7 +24,7 @@ from graphpatch.table import plural, short
 
 NEAREST, NEAREST_OPS, MOST_VALUES, MOST_READ = 5, 3, 5, 1_000
 MOST_COMPARED = 50_000  # names compared letter by letter; the rest by what they contain
-EXPRESSION = re.compile(r"\.[*+?]|[][(){}|^$+\\]|\A/.+/\Z")  # names and globs have few of these
+EXPRESSION = re.compile(r"\.[*+?]|[][(){}|^$+\\]")  # names and globs have few of these
 # Keys whose texts are shown; of which the values that are there are counted; of which it does not
 # help to know what the nearest ops have instead; how far an op is that misses one, else 1.
 SHOWN = ("op", "name", "name_regex", "body", "upstream_of", "downstream_of", "class")
@@ -41,7 +41,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     graphs = list(graphs)
     now = _bodies(graphs)
     bodies = [body_to_match(body, match) for body in now]
-    every, counts, values = sum(map(len, bodies)), _by_key(bodies, match), ""
+    every, counts = sum(map(len, bodies)), _by_key(bodies, match)
     lines = [f"  looked at {every} ops"]
     for key, count in counts.items():
         value = match.given()[key]
@@ -52,19 +52,17 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
             shown = f" {', '.join(map(repr, texts(value)))}"
             near = _nearest_values(graphs, key, texts(value)) if names and not count else ""
         if not count and len(counts) == 1 and key in VALUES:
-            values = _values_there(bodies, match, key)
-        lines.append(f"  {key}{shown}: {count} of them{near}{values}")
-        if not count and key in ("any", "all", "not"):
-            for place, part in enumerate([value] if key == "not" else value):
-                each = ", ".join(f"{k} {number}" for k, number in _by_key(bodies, part).items())
-                which = key if key == "not" else f"{key}[{place}]"
-                lines.append(f"    {which}: {plural(_count(bodies, part), 'op')} ({each})")
+            near = _values_there(bodies, match, key)
+        lines.append(f"  {key}{shown}: {count} of them{near}")
+        if not count and key in ("any", "all"):
+            for place, part in enumerate(value):
+                lines.append(f"    {key}[{place}]: {_count(bodies, part)} of them")
         if not count and key == "pattern":
             lines += near_lines(bodies, value)
     if len(counts) > 1 and all(counts.values()):
         lines.append("  all of these together: 0 of them")
     missing = missing_tensors(graphs, match)
-    if not missing and not values:
+    if not missing and counts.keys().isdisjoint(VALUES if len(counts) == 1 else ()):
         lines += nearly_matching(bodies, match)
     return "\n".join([*lines, *not_added(now, match), *filter(None, [missing])])
 
@@ -207,11 +205,8 @@ def _nearest_values(graphs: Sequence[Graph], key: str, wanted: Sequence[str]) ->
         anywhere = f".*({wanted[0]}).*"
         count = sum(map(glob.whole(anywhere), legal))
         return f"; the whole name is matched: {anywhere!r} matches {count:,}" if count else ""
-    if key == "name":
-        tensors = [outputs_there(_bodies(graphs), text) for text in wanted if ":" in text]
-        meant = "".join(f"; {text}" for text in tensors if text)
-        if meant := meant or "".join(elsewhere(text, legal) for text in wanted):
-            return meant
+    if key == "name" and (meant := "".join(elsewhere(text, legal) for text in wanted)):
+        return meant
     if near := dict.fromkeys(name for text in wanted for name in nearest_names(text, legal)):
         return f"; nearest: {', '.join(near)}"
     more = ", ..." if len(legal) > NEAREST else ""
@@ -238,35 +233,22 @@ def nearest_tensors(text: str, legal: Iterable[str]) -> str:
 
 
 def elsewhere(text: str, names: Iterable[str]) -> str:
-    """What a text would have to be for it to name ops, as a clause; nothing where that is unclear.
+    """Return a clause with what would name ops in the place of a text; nothing where none does.
 
-    An expression, a tensor, a scope; a glob in any scope, deeper, in the nearest, in other letters.
+    An expression, the op of a tensor, a scope, the text in any scope, deeper, the nearest scope.
     """
     names, op = list(names), text.rpartition(":")[0]
     if EXPRESSION.search(text) and not text.startswith(("*", "?")):
-        expression = f".*{text[1:-1]}.*" if text[0] == text[-1] == "/" else text
         with suppress(RulesError):  # it is no expression
-            count = sum(map(glob.whole(expression), names))
-            return f"; in rules, name_regex takes expressions: {expression!r} matches {count:,}"
+            count = sum(map(glob.whole(text), names))
+            return f"; in rules, name_regex takes expressions: {text!r} matches {count:,}"
     if op in names:
         return f"; {text!r} is a tensor, and its op is {op!r}"
-    meant = dict.fromkeys([f"{text}/**", f"**/{text}/**"] if text else [], f"{text!r} is a scope")
+    wider_ones = [f"{text}/**", f"**/{text}", f"**/{text}/**", f"{text}*"] if text else []
     if glob.is_glob(text):
-        stays = "* stays within a scope"
-        why = "a name is matched from its start" if "/" in text else stays
-        meant = {} if text.startswith("**") else {f"**/{text}": why}
-        meant |= {f"{text}/**": "it names scopes"}
-        meant |= {f"{text}*": stays} if text.endswith("/*") else {}
-        scope, slash, _ = re.split(r"[*?]", text)[0].rpartition("/")
-        depth = scope.count("/") + 1
-        scopes = dict.fromkeys("/".join(n.split("/")[:depth]) for n in names if "/" in n)
-        if slash and scope not in scopes:
-            for near in nearest(scope, list(scopes)[:MOST_COMPARED], 1):
-                meant |= {near + text[len(scope) :]: "nearest scope", f"{near}/**": "nearest scope"}
-    for wider, why in meant.items():
+        scopes = list(dict.fromkeys(name.rpartition("/")[0] for name in names))[:MOST_COMPARED]
+        wider_ones += [f"{near}/**" for near in nearest(text.rpartition("/")[0], scopes, 1)]
+    for wider in wider_ones:
         if count := sum(map(glob.compiled(wider), names)):
-            return f"; {why}: {wider!r} matches {count:,}"
-    is_match = glob.compiled(text.lower())
-    if glob.is_glob(text) and (cased := [name for name in names if is_match(name.lower())]):
-        return f"; in other letters, {plural(len(cased), 'op')}, such as {cased[0]!r}"
+            return f"; {wider!r} matches {count:,}"
     return ""

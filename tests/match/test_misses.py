@@ -25,13 +25,12 @@ def said(value: Any, *more: Any) -> list[str]:
 
 SAID: list[tuple[Any, ...]] = [
     ({"op": "Xyz"}, "op 'Xyz': 0 of them; there are: Const, Identity, Mul, NoOp, Placeholder, ..."),
-    ({"name": "relu6"}, "name 'relu6': 0 of them; nearest: relu, tower/relu6"),
-    ({"name": "tower"}, "name 'tower': 0 of them; 'tower' is a scope: 'tower/**' matches 1"),
+    ({"name": "relu6"}, "name 'relu6': 0 of them; '**/relu6' matches 1"),
+    ({"name": "tower"}, "name 'tower': 0 of them; 'tower/**' matches 1"),
     ({"upstream_of": "relu:1"}, "upstream_of 'relu:1': 0 of them",
      "no tensor is called 'relu:1': Relu 'relu' has 1 output, counted from 0"),
-    ({"name": "relu:1"}, "name 'relu:1': 0 of them; Relu 'relu' has 1 output, counted from 0"),
-    ({"name": "towr/*relu*"},
-     "name 'towr/*relu*': 0 of them; nearest scope: 'tower/*relu*' matches 1"),
+    ({"name": "relu:1"}, "name 'relu:1': 0 of them; 'relu:1' is a tensor, and its op is 'relu'"),
+    ({"name": "towr/*relu*"}, "name 'towr/*relu*': 0 of them; 'tower/**' matches 1"),
     ({"op": ["Rleu", "Mull"], "name": "x"},
      "op 'Rleu', 'Mull': 0 of them; nearest: Relu, Relu6, Mul", "name 'x': 1 of them"),
     ({"body": "mian"}, "body 'mian': 0 of them; nearest: main"),
@@ -46,15 +45,11 @@ SAID: list[tuple[Any, ...]] = [
     ({"op": "Relu", "body": "main", "inputs": {"0": {"op": "Conv2D"}}}, "body 'main': 10 of them",
      "op 'Relu': 2 of them", "inputs: 0 of them", "near: Relu 'relu': input 0 is Mul 'Multiply'",
      "near: Relu 'relu' in function f: it is in f; input 0 is a"),
-    ({"name": "rel*6"}, "name 'rel*6': 0 of them; * stays within a scope: '**/rel*6' matches 1"),
-    ({"name": "Tower/*6"}, "name 'Tower/*6': 0 of them; nearest scope: 'tower/*6' matches 1"),
-    ({"name": "towr/**/x"}, "name 'towr/**/x': 0 of them; nearest scope: 'tower/**' matches 1"),
-    ({"name": "**/RELU6"},
-     "name '**/RELU6': 0 of them; in other letters, 1 op, such as 'tower/relu6'"),
+    ({"name": "rel*6"}, "name 'rel*6': 0 of them; '**/rel*6' matches 1"),
+    ({"name": "Tower/*6"}, "name 'Tower/*6': 0 of them; 'tower/**' matches 1"),
+    ({"name": "**/RELU6"}, "name '**/RELU6': 0 of them; nearest: tower/relu6"),
     ({"name": ".*elu6?"},
      "name '.*elu6?': 0 of them; in rules, name_regex takes expressions: '.*elu6?' matches 3"),
-    ({"name": "/elu/"},
-     "name '/elu/': 0 of them; in rules, name_regex takes expressions: '.*elu.*' matches 3"),
     ({"name": "tower/relu6:0"},
      "name 'tower/relu6:0': 0 of them; 'tower/relu6:0' is a tensor, and its op is 'tower/relu6'"),
     ({"name_regex": "elu"},
@@ -65,10 +60,9 @@ SAID: list[tuple[Any, ...]] = [
     ({"attr": {"T": "half"}}, "attr: 0 of them; T is 'float32' (7), it has no attr 'T' (4)"),
     ({"dtype": "int8"}, "dtype: 0 of them; dtype is float32 (10), dtype is not known (1)"),
     ({"value": 7}, "value: 0 of them; value is [2.369428e-38] (1)"),
-    ({"any": [{"op": "Gone"}], "not": {"op": "Relu"}}, "any: 0 of them", "any[0]: 0 ops (op 0)",
+    ({"any": [{"op": "Gone"}], "not": {"op": "Relu"}}, "any: 0 of them", "any[0]: 0 of them",
      "not: 9 of them"),
-    ({"op": "Relu", "not": {"name": "**"}}, "op 'Relu': 2 of them", "not: 0 of them",
-     "not: 11 ops (name 11)"),
+    ({"op": "Relu", "not": {"name": "**"}}, "op 'Relu': 2 of them", "not: 0 of them"),
 ]  # fmt: skip
 
 
@@ -228,5 +222,5 @@ def test_what_stands_where_a_run_should_start() -> None:
 
 def test_a_scope_within_another_is_named() -> None:
     names = ["tower/inner/relu", "tower/inner/mul", "tower/inners"]
-    assert elsewhere("inner", names) == "; 'inner' is a scope: '**/inner/**' matches 2"
-    assert elsewhere("**/inn?r", names) == "; it names scopes: '**/inn?r/**' matches 2"
+    assert elsewhere("inner", names) == "; '**/inner/**' matches 2"
+    assert elsewhere("**/inn?r", names) == "; '**/inn?r/**' matches 2"
