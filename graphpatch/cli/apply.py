@@ -16,12 +16,13 @@ from graphpatch.analysis.document import document_of
 from graphpatch.application import Result, counted_types, reported_rules
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.progress import bar
+from graphpatch.cli.progress import Shows, bar
 from graphpatch.cli.say import MATCH, noted, notes_of_warnings, say, say_error, say_json, say_lines
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.order import FleetOrder, Task, TaskResult, Workers
+from graphpatch.fleet.order import FleetOrder, TaskResult
 from graphpatch.fleet.run import patch_models
-from graphpatch.fleet.work import Finish, patch_model
+from graphpatch.fleet.search import Task
+from graphpatch.fleet.work import Finish, Tell, patch_model
 from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX
@@ -29,14 +30,7 @@ from graphpatch.rules import EMITS
 from graphpatch.table import plural
 
 BUG = 3
-Tell = Callable[[dict[str, Any]], list[str]]
-
-
-def workers_of(jobs: int | None, scheduler: str | None) -> Workers:
-    """Return who does the work, as the options say."""
-    if jobs is not None and scheduler is not None:
-        raise click.UsageError("--jobs are processes of this machine; --scheduler has its own")
-    return Workers(jobs, scheduler)
+Words = Callable[[dict[str, Any]], list[str]]
 
 
 PATCHED = {
@@ -86,10 +80,19 @@ def command(
     """
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
-    options.refuse_swapped("apply", rules, models)
-    workers = workers_of(jobs, scheduler)
+    options.refuse_both(jobs, scheduler)
     order = FleetOrder(
-        rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained, force=force
+        rules,
+        models,
+        out,
+        emit,
+        allow_python,
+        dry_run,
+        resume,
+        jobs,
+        scheduler,
+        allow_chained,
+        force=force,
     )
     if loss and not rebuild_gradients:
         raise click.UsageError("--loss goes with --rebuild-gradients")
@@ -188,43 +191,45 @@ def _to_register(keys: Sequence[str], path: str) -> list[str]:
     return lines + [f"    {key}" for key in others]
 
 
-def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None = None) -> int:
+def apply_to(order: FleetOrder, as_json: bool, tell: Words, finish: Finish | None = None) -> int:
     """Patch models, and say what became of them; return the exit code of the command.
 
-    Models that were named one by one are patched in this process, in turn; `finish` may change
-    each result before it is written. They are told of by `tell`, or in one JSON document.
+    `tell` words the reports of models that were named one by one; `finish` may change their
+    results before they are written.
     """
-    _refuse_options(order)
-    piped = order.is_piped()
-    if piped and as_json:
-        raise click.UsageError("--json and the model would both go to standard output")
+    _refuse_options(order, as_json)
     if order.is_of_many():
         total, results = patch_models(order)
         return report_each(total, map(_passing_over, results), as_json, _patched_lines, "patched")
 
     def say_report(report: dict[str, Any]) -> None:
+        """Print a report before its output takes its name; of several one document, at the end."""
         if not as_json:
-            say_lines(tell(report), err=piped)
+            say_lines(tell(report), err=order.is_piped())
         elif len(order.models) == 1:
             say_json({"outputs": [report]})
 
-    with bar() as progress:  # a report is printed before its output takes its name
-
-        def here(order: FleetOrder, task: Task) -> TaskResult:
-            try:
-                return patch_model(order, task, progress, finish, say_report)
-            except GraphpatchError as error:
-                return TaskResult(task, error=str(error))
-
-        ended = list(patch_models(order, here)[1])
-    for done in ended:
-        if done.error:
-            say_error(done.error)
-    reports = [done.report for done in ended if not done.error]
-    errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
-    if as_json and (errors or len(order.models) > 1):
+    with bar() as progress:
+        patch = partial(_patch_one, progress, finish, say_report)
+        ended = list(patch_models(order, patch)[1])
+    failed = [done for done in ended if done.error]
+    for done in failed:
+        say_error(done.error)
+    if as_json and (failed or len(ended) > 1):
+        errors = [{"model": done.task.model, "error": done.error} for done in failed]
+        reports = [done.report for done in ended if not done.error]
         say_json({"outputs": reports, **({"errors": errors} if errors else {})})
     return _exit_code(ended)
+
+
+def _patch_one(
+    progress: Shows, finish: Finish | None, say_report: Tell, order: FleetOrder, task: Task
+) -> TaskResult:
+    """Patch a model in this process, and keep what is wrong with it for the end."""
+    try:
+        return patch_model(order, task, progress, finish, say_report)
+    except GraphpatchError as error:
+        return TaskResult(task, error=str(error))
 
 
 def _passing_over(done: TaskResult) -> TaskResult:
@@ -236,7 +241,7 @@ def _passing_over(done: TaskResult) -> TaskResult:
 
 
 def report_each(
-    total: int, results: Iterable[TaskResult], as_json: bool, tell: Tell, verb: str
+    total: int, results: Iterable[TaskResult], as_json: bool, tell: Words, verb: str
 ) -> int:
     """Print what became of each model, and a summary on stderr; the exit code of the command."""
     ended: list[TaskResult] = []
@@ -294,7 +299,7 @@ def destination_in_words(report: Mapping[str, Any]) -> str:
     return f"{report['model']} -> {target}(dry run, nothing written{replaces})"
 
 
-def _refuse_options(order: FleetOrder) -> None:
+def _refuse_options(order: FleetOrder, as_json: bool) -> None:
     """Raise UsageError for what does not go together."""
     if "-" in order.models and order.is_of_many():
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
@@ -302,6 +307,8 @@ def _refuse_options(order: FleetOrder) -> None:
         raise click.UsageError("the rules and the list would both come from standard input")
     if order.out == "-" and (order.is_of_many() or len(order.models) > 1):
         raise click.UsageError("several models do not go to one standard output: name a folder")
+    if order.is_piped() and as_json:
+        raise click.UsageError("--json and the model would both go to standard output")
     if not order.resume:
         return
     if order.out is None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from graphpatch.cli import options
-from graphpatch.cli.apply import report_each, workers_of
+from graphpatch.cli.apply import report_each
 from graphpatch.cli.options import Texts
 from graphpatch.fleet.order import FleetOrder
 from graphpatch.fleet.run import check_models
@@ -37,10 +37,14 @@ def command(
     """
     if "-" in models and len(models) > 1:
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
-    options.refuse_swapped("check", rules, models)
-    workers = workers_of(jobs, scheduler)
+    options.refuse_both(jobs, scheduler)
     order = FleetOrder(
-        rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
+        rules,
+        models,
+        allow_python=allow_python,
+        jobs=jobs,
+        scheduler=scheduler,
+        allow_chained=allow_chained,
     )
     total, results = check_models(order)
 

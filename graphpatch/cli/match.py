@@ -63,7 +63,6 @@ def command(
         )
     if typed and save:
         raise click.UsageError("--save writes what a rules file matches; give RULES and MODEL")
-    options.refuse_swapped("match", paths[0], paths[1:])
     saved: dict[str, Any] = {}
     saved_as = save or ""
     if save:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -12,11 +11,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from graphpatch.errors import RulesError
 from graphpatch.formats.destination import JSON_MARK, Destination, marked, refuse_inputs
 from graphpatch.formats.output import write_file
-
-HEAD_BYTES = 4096
 
 # Any path, `-` or URL is taken as it is typed; a shell completes files.
 PATH = click.Path(readable=False)
@@ -104,6 +100,12 @@ CHAINED = option(
 )
 
 
+def refuse_both(jobs: int | None, scheduler: str | None) -> None:
+    """Raise UsageError where both are to do the work."""
+    if jobs is not None and scheduler is not None:
+        raise click.UsageError("--jobs are processes of this machine; --scheduler has its own")
+
+
 def gradient_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete the gradients of the library."""
     from graphpatch.gradients.library import LIBRARY
@@ -122,31 +124,6 @@ def _completed(named: Iterable[tuple[str, Any]], typed: str) -> list[CompletionI
     items = [CompletionItem(name, help=entry.purpose) for name, entry in named]
     typed = typed.removeprefix("@")
     return [item for item in items if item.value.removeprefix("@").startswith(typed)]
-
-
-def refuse_swapped(command: str, rules: str, models: tuple[str, ...]) -> None:
-    """Raise RulesError where the first argument is a model, and the last one a rules file."""
-    head = _head(rules)
-    is_model = bool(head) and (any(byte < 9 for byte in head) or Path(rules).suffix == ".pbtxt")
-    is_model = is_model or (Path(rules).is_dir() and any(Path(rules).glob("saved_model.pb*")))
-    text = _head(models[-1]).removeprefix(codecs.BOM_UTF8).lstrip() if models else b""
-    if is_model and text[:1] in (b"{", b"["):
-        right = " ".join((models[-1], rules, *models[:-1]))
-        raise RulesError(
-            f"the arguments look swapped: {rules} is a model, and {models[-1]} a rules file; "
-            f"write: graphpatch {command} {right}"
-        )
-
-
-def _head(path: str) -> bytes:
-    """Return the first bytes of a file, or nothing for a pipe, which cannot be read twice."""
-    try:
-        if not Path(path).is_file():
-            return b""
-        with Path(path).open("rb") as file:
-            return file.read(HEAD_BYTES)
-    except OSError:  # whoever reads the whole file says why that cannot be done
-        return b""
 
 
 def refuse_rules_file(path: str, force: bool, inputs: Mapping[str, str | None]) -> str:
@@ -172,6 +149,12 @@ def write_rules_file(
 def named(path: str, replaces: bool) -> str:
     """Return the name of an output, with a word where it replaces something."""
     return f"{path} (replaced)" if replaces else path
+
+
+def beside(model: str, suffix: str) -> str:
+    """Return the default output of a command: beside the model, with this end to its name."""
+    path = Path(model) if Path(model).name not in {"", ".."} else Path(model).resolve()
+    return str(path.with_name(f"{path.stem if path.is_file() else path.name}{suffix}"))
 
 
 def comma_separated(texts: tuple[str, ...]) -> list[str]:

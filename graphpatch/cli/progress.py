@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from graphpatch.cli.say import say
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 SECONDS_BEFORE_BAR = 1.0
 SECONDS_BETWEEN_LINES = 10.0  # and before the first
@@ -23,43 +23,29 @@ Shows = Callable[[str, int, int], None]
 @contextmanager
 def bar(of_many: bool = False) -> Iterator[Shows]:
     """Give what shows progress; of short work it shows nothing. One `of_many` counts things."""
-    if not sys.stderr.isatty():
-        yield _lines(of_many)
-        return
-    started = time.monotonic()
-    shown: list[Progress] = []
-
-    def redraw(label: str, done: int, total: int) -> None:
-        if time.monotonic() - started < SECONDS_BEFORE_BAR:
-            return
-        if not shown:
-            shown.append(_started(of_many))
-        [progress] = shown
-        task = next((task.id for task in progress.tasks if task.description == label), None)
-        if task is None:
-            task = progress.add_task(label, total=total)
-        progress.update(task, completed=done, total=total)
-
-    try:
-        yield redraw
-    finally:
-        for progress in shown:
-            progress.stop()
-
-
-def _lines(of_many: bool) -> Shows:
-    """Return the same where nobody redraws: a log, or a pipe."""
-    printed = time.monotonic()
+    started = printed = time.monotonic()
+    progress: Progress | None = None
+    tasks: dict[str, TaskID] = {}
 
     def show(label: str, done: int, total: int) -> None:
-        nonlocal printed
-        is_due = time.monotonic() - printed >= SECONDS_BETWEEN_LINES
-        if is_due and total and (of_many or done * 100 // total):  # else nothing to say yet
-            printed = time.monotonic()
-            says = f"{done} of {total}" if of_many else f"{done * 100 // total}%"
-            say(f"{label}: {says}", err=True)
+        nonlocal printed, progress
+        now = time.monotonic()
+        if not sys.stderr.isatty():  # a log, or a pipe: nobody redraws
+            percent = done * 100 // total if total else 0
+            if now - printed >= SECONDS_BETWEEN_LINES and (of_many or percent):
+                printed = now
+                say(f"{label}: {f'{done} of {total}' if of_many else f'{percent}%'}", err=True)
+        elif now - started >= SECONDS_BEFORE_BAR:
+            progress = progress or _started(of_many)
+            if label not in tasks:
+                tasks[label] = progress.add_task(label, total=total)
+            progress.update(tasks[label], completed=done, total=total)
 
-    return show
+    try:
+        yield show
+    finally:
+        if progress is not None:
+            progress.stop()
 
 
 def _started(of_many: bool) -> Progress:

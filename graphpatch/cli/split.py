@@ -53,7 +53,9 @@ def command(
     """
     from graphpatch.runtime.parts import split
 
-    folder = out if out is not None else _folder_beside(model)
+    if model == "-" and out is None:
+        raise click.UsageError("a model from standard input is split to -o FOLDER")
+    folder = options.beside(model, ".parts") if out is None else out
     if folder == "-":
         raise OutputError("- is not a folder, and the parts are several files")
     refuse_folder(Path(folder), model)
@@ -71,14 +73,6 @@ def command(
         say_answer(as_json, {"output": folder, **document, "notes": notes}, lines)
 
     parts.save(folder, tell)
-
-
-def _folder_beside(model: str) -> str:
-    if model == "-":
-        raise click.UsageError("a model from standard input is split to -o FOLDER")
-    path = Path(model)
-    named = path if path.name not in {"", ".."} else path.resolve()
-    return str(named.with_name(f"{named.stem}.parts"))
 
 
 def _steps_in_words(folder: str, document: dict[str, Any]) -> list[str]:

@@ -79,7 +79,7 @@ def command(
         raise click.UsageError("--json prints the page's data, and writes no file")
     if tensorboard and (output or is_opened):
         raise click.UsageError("--tensorboard writes event files, and no page")
-    path = output or _page_beside(model)
+    path = output or ("-" if model == "-" else options.beside(model, ".html"))
     if is_opened and path == "-":
         raise click.UsageError("--open opens a page in a file; name one with -o PAGE.html")
     refuse_inputs(path, {"the rules file": rules, "the file of --feed": feed})
@@ -108,14 +108,6 @@ def command(
     for error in shown.errors:
         say_error(f"{model}: {error}")
     return 0 if shown.ok else 1
-
-
-def _page_beside(model: str) -> str:
-    """Return where the page goes when nobody says: `MODEL.html` beside the model."""
-    if model == "-":
-        return "-"
-    path = Path(model) if Path(model).name not in {"", ".."} else Path(model).resolve()
-    return str(path.with_name(f"{path.stem if path.is_file() else path.name}.html"))
 
 
 def _write_page(shown: View, path: str, is_opened: bool, is_replaced: bool) -> None:

@@ -11,8 +11,7 @@ import msgspec
 
 import graphpatch
 from graphpatch.fleet import stores
-from graphpatch.fleet.search import Task as Task
-from graphpatch.fleet.search import is_plain_folder, is_search
+from graphpatch.fleet.search import Task, is_plain_folder, is_search
 from graphpatch.formats.destination import Export, is_remote, reported
 from graphpatch.gradients.tensors import checked_name
 from graphpatch.rules import Rule, raw_rules, rules_in, self_contained
@@ -36,13 +35,6 @@ class TaskResult(msgspec.Struct, frozen=True):
     hashes: tuple[str, str] = ("", "")
 
 
-class Workers(msgspec.Struct, frozen=True):
-    """Who does the work: so many processes, or a cluster. Default: the cores of this machine."""
-
-    jobs: int | None = None
-    scheduler: str | None = None
-
-
 class FleetOrder(msgspec.Struct, frozen=True):
     """What the user asked for: `rules` and `models` as typed.
 
@@ -57,7 +49,8 @@ class FleetOrder(msgspec.Struct, frozen=True):
     allow_python: bool = False
     dry_run: bool = False
     resume: bool = False
-    workers: Workers = Workers()
+    jobs: int | None = None  # processes; default: the cores of this machine
+    scheduler: str | None = None  # of a cluster, whose workers do it
     allow_chained: bool = False  # URLs of what lies inside another file
     export: Export | None = None
     force: bool = False  # outputs may replace what graphpatch did not write
@@ -76,8 +69,8 @@ class FleetOrder(msgspec.Struct, frozen=True):
 
         Then workers do it; models that are named one by one are done in this process, in turn.
         """
-        asked = self.workers != Workers() or self.resume
-        return asked or any(map(is_search, self.models))
+        shared = self.jobs is not None or self.scheduler is not None
+        return shared or self.resume or any(map(is_search, self.models))
 
     def is_into_folder(self) -> bool:
         """Return whether -o is a folder that models go into, and not the name of the only one."""
@@ -104,7 +97,7 @@ class FleetOrder(msgspec.Struct, frozen=True):
             models=(),
             recorded=recorded,
             raw=self._raw_rules(),
-            root="" if self.workers.scheduler is None else str(Path.cwd()),
+            root="" if self.scheduler is None else str(Path.cwd()),
             allow_none=converts and not self.is_of_many(),
         )
         order.read_rules()

@@ -109,17 +109,17 @@ def _results(order: FleetOrder, work: Work, tasks: Sequence[Task]) -> Results:
     call = partial(run_task, work, order)
     paths = (order.out or "", *(task.model for task in tasks))
     in_memory = [path for path in paths if path.startswith("memory://")]  # this process's own
-    if order.workers.scheduler is not None:
+    if order.scheduler is not None:
         if in_memory:
             raise FleetError(f"{in_memory[0]}: workers do not see the memory of this process")
         from graphpatch.fleet.cluster import by_cluster
 
         out = None if order.dry_run else order.out
-        return by_cluster(order.workers.scheduler, call, tasks, out)
+        return by_cluster(order.scheduler, call, tasks, out)
     # Those that this process may use.
     mine: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     cores = len(mine(0)) if mine else os.cpu_count() or 1
-    jobs = min(order.workers.jobs or cores, len(tasks))
+    jobs = min(order.jobs or cores, len(tasks))
     if jobs > 1 and not in_memory:
         return by_processes(call, tasks, jobs)
     gc.freeze()  # what there is now is not looked at by the collection after a model

@@ -15,7 +15,7 @@ from msgspec import structs
 from graphpatch.errors import FleetError, GraphpatchError
 from graphpatch.fleet import stores
 from graphpatch.fleet.manifest import MANIFEST_NAME
-from graphpatch.fleet.order import FleetOrder, TaskResult, Workers
+from graphpatch.fleet.order import FleetOrder, TaskResult
 from graphpatch.fleet.run import patch_models
 from graphpatch.fleet.search import search
 from tests import graphs
@@ -139,7 +139,7 @@ def folders(tmp_path: Path, model_file: Path, rules_file: RulesFile) -> FleetOrd
     (tmp_path / "in").mkdir()
     (tmp_path / "in/m.pb").write_bytes(model_file.read_bytes())
     rules, models, out = str(rules_file(GUIDED)), (str(tmp_path / "in"),), str(tmp_path / "out")
-    order = FleetOrder(rules, models, out, resume=True, workers=Workers(1))
+    order = FleetOrder(rules, models, out, resume=True, jobs=1)
     assert [one.error for one in done(order)] == [""]
     return order
 

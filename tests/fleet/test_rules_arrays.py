@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphpatch.fleet.order import FleetOrder, Workers
+from graphpatch.fleet.order import FleetOrder
 from tests.conftest import Run
 from tests.graphs import graphdef, node
 from tests.refusals import refused
@@ -69,7 +69,7 @@ def test_arrays_in_a_store(folder: Path) -> None:
         file.writestr("deep/w.npy", array())
     models = (str(folder / "in"),)
     for url in (f"file://{folder}/rules/r.json", f"zip://deep/r.json::file://{folder}/r.zip"):
-        order = FleetOrder(url, models, "out", workers=Workers(1), allow_chained=True)
+        order = FleetOrder(url, models, "out", jobs=1, allow_chained=True)
         [rule] = order.with_rules().read_rules()  # what the workers are told
         constants: Any = rule.written_patch["override_gradient"]["constants"]
         assert base64.b64decode(constants["w"]["float32"]) == np.float32(NUMBERS).tobytes()
