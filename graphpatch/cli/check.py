@@ -47,8 +47,8 @@ def command(
         allow_chained=allow_chained,
     )
     total, results = check_models(order)
+    return report_each(total, results, as_json, _lines_of_check, "with the rules applied")
 
-    def applied(report: dict[str, Any]) -> list[str]:
-        return [f"{report['model']}: applied"]
 
-    return report_each(total, results, as_json, applied, "with the rules applied")
+def _lines_of_check(report: dict[str, Any]) -> list[str]:
+    return [f"{report['model']}: applied"]

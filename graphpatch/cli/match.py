@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -11,15 +12,13 @@ from graphpatch.application import pattern_matches
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import MATCH, say_json, say_lines
+from graphpatch.cli.say import MATCH, say_answer
 from graphpatch.formats import load
 from graphpatch.match.conditions import conditions, natural_sort_key
 from graphpatch.match.spec import Match
 from graphpatch.patches.target import reads_in_words
 from graphpatch.rules import load_rules
 from graphpatch.table import plural
-
-TYPED = ("op", "name", "pattern")
 
 OUTPUT = {
     "model": str,
@@ -56,7 +55,8 @@ def command(
     as_json: bool = options.JSON,
 ) -> int:
     """Show what the rules of RULES, or a match typed here, match in MODEL. No model is written."""
-    typed = {key: value for key, value in zip(TYPED, (op, name, pattern), strict=True) if value}
+    every: dict[str, Any] = {"op": op, "name": name, "pattern": pattern}
+    typed = {key: value for key, value in every.items() if value}
     if len(paths) != (1 if typed else 2):
         raise click.UsageError(
             "expected RULES and MODEL, or MODEL and one of --op, --name, --pattern"
@@ -64,39 +64,26 @@ def command(
     if typed and save:
         raise click.UsageError("--save writes what a rules file matches; give RULES and MODEL")
     saved: dict[str, Any] = {}
-    saved_as = save or ""
+    saved_as = save
     if save:
         inputs = dict(zip(("the rules file", "the model itself"), paths, strict=True))
         saved_as = options.refuse_rules_file(save, force, inputs)
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:
-            matched_rules = [match_only(_typed_match(typed), model, explain)]
+            match = Match(**typed)
+            conditions(match)  # raises RulesError where it means nothing
+            matched_rules = [match_only(match, model, explain)]
         else:
             rules = load_rules(paths[0])
             matched_rules = match_rules(rules, model, explain)
             saved = as_rules_file(rules, model) if save else {}
 
-    def tell() -> None:
-        if as_json:
-            document = {
-                "model": paths[-1],
-                "rules": [of_rule.document() for of_rule in matched_rules],
-            }
-            say_json(document)
-        else:
-            lines = [line for of_rule in matched_rules for line in _lines_of_matches(of_rule)]
-            say_lines([*lines, *([saved_as] if saved_as != (save or "") else [])])
-
-    options.write_rules_file(save, saved, tell)
+    document = {"model": paths[-1], "rules": [of_rule.document() for of_rule in matched_rules]}
+    lines = [line for of_rule in matched_rules for line in _lines_of_matches(of_rule)]
+    lines += [saved_as] if saved_as and saved_as != save else []  # it replaces a file
+    options.write_rules_file(save, saved, partial(say_answer, as_json, document, lines))
     return 1 if any(of_rule.error for of_rule in matched_rules) else 0
-
-
-def _typed_match(typed: dict[str, Any]) -> Match:
-    """Return what was typed as a match; RulesError where it means nothing."""
-    match = Match(**typed)
-    conditions(match)
-    return match
 
 
 def _lines_of_matches(matched: RuleMatches) -> list[str]:

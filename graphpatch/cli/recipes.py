@@ -10,7 +10,7 @@ import msgspec
 from graphpatch.analysis.document import document_of
 from graphpatch.cli import options
 from graphpatch.cli.say import say_answer, say_lines
-from graphpatch.recipes import RECIPES, SIGN, Recipe, recipe_named, recipe_rules
+from graphpatch.recipes import RECIPES, SIGN, recipe_rules
 from graphpatch.rules import rules_from
 
 OUTPUT = {"recipes": [{"name": str, "for": str, "source": str}]}
@@ -30,7 +30,8 @@ def command(
         if save is not None:
             raise click.UsageError("--save goes with the NAME of a recipe")
         recipes = RECIPES.values()
-        document = {"recipes": [_recipe_document(recipe) for recipe in recipes]}
+        keys = "name for=purpose source parameters"
+        document = {"recipes": [document_of(recipe, keys) for recipe in recipes]}
         lines = [text for each in recipes for text in (each.spelled, f"    {each.purpose}")]
         say_answer(as_json, document, lines)
         return
@@ -42,8 +43,3 @@ def command(
     else:
         tell = partial(say_lines, [options.refuse_rules_file(save, force, {})])
         options.write_rules_file(save, msgspec.to_builtins(rules), tell)
-
-
-def _recipe_document(recipe: Recipe) -> dict[str, object]:
-    document = document_of(recipe, "name for=purpose source parameters")
-    return {**document, "name": recipe_named(recipe.name).name}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import graphpatch
@@ -99,8 +99,13 @@ def _check_workers(client: Any, address: str, tasks: Sequence[Task], out: str | 
     except TimeoutError:
         raise FleetError(f"the scheduler {address} has no workers") from None
     models = [task.model for task in tasks[:1] if not is_remote(task.model)]
-    with _token_file(out) as token:
-        paths = [str(Path.cwd() / path) for path in [*models, *token]]
+    paths = [str(Path.cwd() / path) for path in models]
+    with ExitStack() as stack:
+        if out is not None and not is_remote(out) and Path(out).is_dir():
+            prefix = ".graphpatch-probe-"  # of a file that nobody else could have
+            with reported(out):
+                token = stack.enter_context(NamedTemporaryFile(prefix=prefix, dir=out))
+            paths.append(str(Path.cwd() / token.name))
         answers = client.run(probe, paths, on_error="return")
     here = graphpatch.__version__
     for worker, answer in sorted(answers.items()):
@@ -128,18 +133,3 @@ def probe(paths: list[str]) -> tuple[str, list[str]]:
         except OSError:
             unseen.append(str(path))
     return graphpatch.__version__, unseen
-
-
-@contextmanager
-def _token_file(out: str | None) -> Iterator[list[str]]:
-    """Give a file in the folder of outputs that nobody else could have, while this lasts."""
-    if out is None or is_remote(out) or not Path(out).is_dir():
-        yield []
-        return
-    path = Path(out, f".graphpatch-probe-{uuid.uuid4().hex}")
-    with reported(path):
-        path.touch(exist_ok=False)
-    try:
-        yield [str(path)]
-    finally:
-        path.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import stat
 from collections import Counter
 from pathlib import Path
@@ -139,12 +138,5 @@ def _bytes(path: Path) -> bytes:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Add data in one go; what found no room is taken away again."""
-    follow = getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follow, 0o666)
-    try:
-        size = os.fstat(descriptor).st_size
-        if os.write(descriptor, data) < len(data):
-            os.ftruncate(descriptor, size)
-    finally:
-        os.close(descriptor)
+    with path.open("ab") as file:
+        file.write(data)
