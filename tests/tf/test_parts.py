@@ -99,6 +99,7 @@ def test_it_is_the_gradient_of_the_whole(cut: Any) -> None:
     found = consumer.session(graph, list(parts.at_wrt.values()), DENSE)
     assert list(parts.at_wrt) == ["W:0", "b:0"]
     assert all(map(consumer.same_bits, found, whole(graph, ["W:0", "b:0"], DENSE)))
+    assert tuple(map(tuple, parts.at_cuts)) == parts.cuts
     for at_cut in parts.at_cuts:
         found = consumer.session(graph, list(at_cut.values()), DENSE)
         assert all(map(consumer.same_bits, found, whole(graph, list(at_cut), DENSE)))
