@@ -72,6 +72,20 @@ def const(name: str, size: int = 4, fill: bytes = b"\x01") -> NodeDef:
     return found
 
 
+FIELDS = {"float32": "float_val", "float64": "double_val", "complex64": "scomplex_val"}
+FIELDS |= {"float16": "half_val", "bool": "bool_val", "string": "string_val", "int64": "int64_val"}
+
+
+def listed(name: str, *values: Any, dtype: str = "float32", shape: Sequence[int] = ()) -> NodeDef:
+    """A Const that lists these elements, which may be too few."""
+    found = node(name, "Const", dtype=dtype)
+    tensor = found.attr["value"].tensor
+    tensor.dtype = DTYPE_NUMBERS[dtype]
+    tensor.tensor_shape.CopyFrom(sized(*shape).shape)
+    getattr(tensor, FIELDS.get(dtype, "int_val")).extend(values)
+    return found
+
+
 def text_const(name: str, text: str) -> NodeDef:
     """A Const of one text."""
     found = node(name, "Const", dtype="string")

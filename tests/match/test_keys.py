@@ -20,25 +20,17 @@ from graphpatch.protos import AttrValue, TensorShapeProto
 from graphpatch.rules import rules_from
 from graphpatch.schema import schema
 from tests import graphs
-from tests.graphs import const, function, graph_of, graphdef, node
-from tests.match.pattern.test_traps import scalar
+from tests.graphs import const, function, graph_of, graphdef, listed, node
 from tests.patches.one_op import net
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def vector(name: str, *values: float) -> Any:
-    made = scalar(name, values[0])
-    made.attr["value"].tensor.tensor_shape.dim.add(size=len(values))
-    made.attr["value"].tensor.float_val[:] = values
-    return made
-
-
 NET = graph_of(
-    vector("w", 1, 2, 3),
-    scalar("half", 0.5),
-    scalar("minus", -1.0),
-    scalar("two", 2, "int32"),
+    listed("w", 1, 2, 3, shape=[3]),
+    listed("half", 0.5),
+    listed("minus", -1.0),
+    listed("two", 2, dtype="int32"),
     *net("""image:Placeholder(shape=[-1,8,8,3]) unknown:Placeholder b/Identity:Identity(w)
     block2/relu:Relu(image) block10/relu:Relu(block2/bias)
     block2/bias:BiasAdd(block2/relu, b/Identity)

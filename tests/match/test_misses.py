@@ -13,8 +13,7 @@ from graphpatch.match.misses import elsewhere, explain, nearest_names
 from graphpatch.match.pattern import syntax
 from graphpatch.match.spec import Match
 from tests import graphs
-from tests.graphs import function, graph_of, graphdef, node
-from tests.match.pattern.test_traps import scalar
+from tests.graphs import function, graph_of, graphdef, listed, node
 from tests.patches.one_op import net
 
 
@@ -127,7 +126,7 @@ def test_a_miss_tells_what_the_nearest_ops_have_instead(row: tuple[Any, ...]) ->
 
 
 FEW = graph_of(
-    scalar("c", 2.0), *net("x:Placeholder conv:Conv2D(x, c, padding=SAME) m:Mul(conv, c)")
+    listed("c", 2.0), *net("x:Placeholder conv:Conv2D(x, c, padding=SAME) m:Mul(conv, c)")
 )
 NEAR_LINE: list[tuple[Any, str]] = [
     ({"pattern": "c:Const=3 -> m:Mul"}, "    near: Const 'c': value is 2"),
@@ -199,11 +198,8 @@ def test_a_type_that_is_written_twice_is_said_to_be_two_ops() -> None:
 @pytest.mark.parametrize("shape", [[], [2]])
 def test_a_constant_without_its_values(shape: list[int]) -> None:
     """The fuzzer's models:20261203:77073: a value that is not there was asked for."""
-    broken = scalar("c", 1.0)
-    broken.attr["value"].tensor.ClearField("float_val")
+    broken = listed("c", shape=shape)
     broken.attr["value"].tensor.tensor_content = b"x"
-    for size in shape:
-        broken.attr["value"].tensor.tensor_shape.dim.add(size=size)
     graph = graphs.opened(graphdef(broken, node("y", "Relu", "c")))
     found = explain([graph], msgspec.convert({"pattern": "Const=1~0.5 -> Mul:1"}, Match))
     found += explain([graph], msgspec.convert({"op": "Const", "value": 3}, Match))

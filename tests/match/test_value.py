@@ -15,28 +15,19 @@ from graphpatch.match.conditions import holds
 from graphpatch.match.spec import Match
 from graphpatch.protos import NodeDef
 from tests import graphs
-from tests.graphs import attr, node
-
-FIELDS = {
-    **{"float32": "float_val", "float64": "double_val", "complex64": "scomplex_val"},
-    **{"int32": "int_val", "int64": "int64_val", "uint8": "int_val"},
-    **{"bool": "bool_val", "string": "string_val"},
-}
+from tests.graphs import attr, listed, node
 
 
 def const(values: Any, dtype: str, shape: tuple[int, ...] = (), content: bool = False) -> NodeDef:
     """A Const of these elements, in tensor_content or listed; listed ones may be too few."""
-    made = node("c", "Const", dtype=dtype)
+    made = listed("c", dtype=dtype, shape=shape)
     tensor = made.attr["value"].tensor
-    tensor.dtype = attr(dtype).type
-    for size in shape:
-        tensor.tensor_shape.dim.add(size=size)
     if content:
         tensor.tensor_content = np.array(values, dtype).tobytes()
     elif dtype == "float16":
         tensor.half_val.extend(np.array(values, dtype).view(np.uint16).tolist())
     else:
-        getattr(tensor, FIELDS[dtype]).extend(values)
+        return listed("c", *values, dtype=dtype, shape=shape)
     return made
 
 
@@ -126,10 +117,10 @@ def test_the_same_as_by_numpy(dtype: str, data: st.DataObject) -> None:
     number = st.integers(0, 3) if dtype[0] in "iu" else st.sampled_from([0.0, 0.1, 0.5, 1.0, -2.0])
     shape = data.draw(st.sampled_from([(), (1,), (3,), (2, 2), (0,)]))
     size = math.prod(shape)
-    listed = data.draw(st.lists(number, min_size=size, max_size=size))
-    array = np.array(listed, dtype).reshape(shape)
+    values = data.draw(st.lists(number, min_size=size, max_size=size))
+    array = np.array(values, dtype).reshape(shape)
     content = data.draw(st.booleans())
-    made = const(listed, dtype, shape, content)
+    made = const(values, dtype, shape, content)
     scalar = data.draw(number)
     tolerance = data.draw(st.sampled_from([0.0, 0.06, 0.55]))
     same = array == np.dtype(dtype).type(scalar)
@@ -138,7 +129,7 @@ def test_the_same_as_by_numpy(dtype: str, data: st.DataObject) -> None:
     assert equals(made, {"near": scalar, "tolerance": tolerance}) is bool(
         array.size and np.all(near)
     )
-    assert equals(made, array.tolist() if content else np.reshape(listed, shape).tolist())
+    assert equals(made, array.tolist() if content else np.reshape(values, shape).tolist())
     if array.size:
         other = array.copy()
         other.flat[-1] += 1

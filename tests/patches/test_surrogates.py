@@ -19,7 +19,7 @@ from graphpatch.gradients.spec import InlineFormula, parse_gradient
 from graphpatch.names import op_of
 from graphpatch.patches.surrogate import gradient_flows
 from tests import graphs
-from tests.graphs import FLOAT, node
+from tests.graphs import listed, node
 from tests.patches.one_op import applied, as_one, net
 
 
@@ -95,11 +95,10 @@ ELSEWHERE = [
 
 
 def apply(nodes: str, pattern: str, spec: Any, threshold: float = 0.5) -> Any:
-    t = node("t", "Const", dtype="float32")
-    t.attr["value"].tensor.dtype = FLOAT
-    t.attr["value"].tensor.float_val.append(threshold)
     around = f"x:Placeholder w:Placeholder {nodes} cast:Cast(g, SrcT=bool, DstT=float32)"
-    return applied(as_one(pattern, {"override_gradient": spec}), [t, *net(around)])
+    return applied(
+        as_one(pattern, {"override_gradient": spec}), [listed("t", threshold), *net(around)]
+    )
 
 
 @pytest.mark.parametrize(("nodes", "pattern", "place"), ELSEWHERE)

@@ -58,6 +58,7 @@ TEXTS: list[tuple[str, str]] = [
     ("Conv2D -> Relu?^?", "'Relu' is optional already"),
     ("Conv2D -> !^Relu?", "an absent op cannot be optional too"),
     ("Conv2D ^->+ !Relu", "an absent op cannot be a run"),
+    ("!Shape ^->+ Conv2D ->+ BiasAdd:0", "an absent op has no run behind it"),
     ("a:Relu -> m:Mul; b:Tanh ^->+ m", "'m' is a run, and entered by this link alone"),
     ("Relu^=3", "only a Const has a value, and only one: Const=0.5"),
     ("Const=^x", "a number is expected behind '=', not 'x'"),

@@ -13,21 +13,13 @@ from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.protos import NodeDef
 from tests import graphs
-from tests.graphs import node
+from tests.graphs import listed
 from tests.match.pattern.bodies import bindings, body, found
 from tests.patches.one_op import net
 
 
-def scalar(name: str, value: float, dtype: str = "float32") -> NodeDef:
-    made = node(name, "Const", dtype=dtype)
-    made.attr["value"].tensor.dtype = graphs.attr(dtype).type
-    field = {"float32": "float_val", "int32": "int_val"}[dtype]
-    getattr(made.attr["value"].tensor, field).append(value)  # type: ignore[arg-type]
-    return made
-
-
 def scalars(**values: float) -> list[NodeDef]:
-    return [scalar(name, value) for name, value in values.items()]
+    return [listed(name, value) for name, value in values.items()]
 
 
 SQUARE = net("x:Placeholder relu:Relu(x) mul:Mul(relu, relu)")
@@ -48,12 +40,9 @@ SHARED = net(
 )
 OUTPUTS = net("""x:Placeholder parts:Split(x, x, num_split=3) a:Relu(parts) b:Relu(parts:1)
     c:Tanh(parts:2) d:Relu(parts:0)""")
-HALVES = [*scalars(half=0.5, third=0.3333333), scalar("two", 2, "int32"),
+HALVES = [*scalars(half=0.5, third=0.3333333), listed("two", 2, dtype="int32"),
           *net("x:Placeholder a:Mul(x, half) b:Mul(third, x) c:Mul(x, two)")]  # fmt: skip
-V = scalar("v", 1)
-V.attr["value"].tensor.tensor_shape.dim.add(size=2)
-V.attr["value"].tensor.float_val.append(0)
-VECTORS = [V, *net("m:Mul(x, v)")]
+VECTORS = [listed("v", 1, 0, shape=[2]), *net("m:Mul(x, v)")]
 FOLLOWED = net(
     "x:Placeholder a:Conv2D(x, x) relu:Relu(a) b:Conv2D(x, x) tanh:Tanh(b) c:Conv2D(x, x)"
 )
