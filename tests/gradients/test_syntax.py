@@ -79,6 +79,7 @@ def test_what_a_text_stands_for(text: str, tree: str) -> None:
         ("x)", 2, "')' closes nothing"),
         ("sum(x, [1, 2)", 13, "expected ',' or ']', found ')'"),
         ("where(x > 0 dy, 0)", 13, "expected ',' or ')', found 'dy'"),
+        ("and x", 1, "expected a value, found 'and'"),
         ("x + not y", 5, "put the 'not ...' in parentheses"),
         ("x = 2", 3, "equality is written =="),
         ("x ^ 2", 3, "powers are written **"),
