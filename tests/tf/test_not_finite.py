@@ -91,6 +91,13 @@ def looped_forward() -> Any:
     tf.reduce_sum(y, name="loss")
 
 
+def switched() -> Any:
+    x = tf1.placeholder(tf.float32, [2], "x")
+    number = tf.cast(tf.reduce_sum(x), tf.int32)
+    y = tf.switch_case(number, [lambda: x, lambda: tf.math.rsqrt(x)])
+    tf.reduce_sum(y, name="loss")
+
+
 def saved(build: Build, folder: Path) -> Path:
     with tf1.Graph().as_default() as graph:
         build()
@@ -127,6 +134,7 @@ INSIDE: dict[Build, tuple[str, str, str]] = {
     called: ("Sqrt", "backward", ""),
     looped: ("Sqrt", "backward", "not at start:0: the v1 loop 'loop/while_context'"),
     looped_forward: ("Log", "forward", "not finite; the v1 loop 'while/while_context'"),
+    switched: ("Rsqrt", "forward", ""),
     chosen: ("Sqrt", "backward", "not at x:0: the v1 branch by 'cond/pred_id'"),
 }
 

@@ -100,6 +100,13 @@ def sequences() -> None:
     tf1.multiply(tf1.nn.relu(tf1.placeholder(tf1.float32, [2, 3], "x")), mask, name="y")
 
 
+def refused_table() -> None:
+    """A table whose two entries have one key stays empty; nothing that is compared reads it."""
+    keys, values = np.array([1, 1], np.int64), np.array([2, 3], np.int64)
+    tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), 0)
+    tf.negative(tf.nn.relu(tf1.placeholder(tf.float32, [20], name="x")), name="y")
+
+
 def words() -> None:
     """A tagger: words and a keep probability are fed, and a v1 loop reads the embedded words."""
     fed = tf1.placeholder(tf.int32, [2, 3], name="words")
@@ -127,6 +134,12 @@ def outputs() -> None:
 def helped() -> None:
     """Beside each Relu stand ops with keys of their own, by which a second derivative raises."""
     tf.exp(tf.nn.relu(tf.nn.relu(tf1.placeholder(tf.float32, [4], "x")) - 0.1), "y")
+
+
+def list_of_tensors() -> None:
+    """Freezing a Keras RNN with v1 control flow leaves such placeholders, which nothing reads."""
+    tf1.placeholder(tf.variant, [], "unread")
+    tf.nn.relu(tf1.placeholder(tf.float32, [2], "x"), "y")
 
 
 def averaged() -> None:
@@ -162,6 +175,8 @@ MODELS: dict[Any, tuple[Any, set[tuple[str, str]], list[str]]] = {
     text_variable: (GUIDED, {("x:0", "y:0")}, ["y"]),
     weights: (CLIPPED, {("x:0", "y:0"), ("w:0", "y:0")}, ["MatMul"]),
     sequences: (GUIDED, {("x:0", "y:0")}, ["Relu"]),
+    refused_table: (GUIDED, {("x:0", "y:0")}, ["Relu"]),
+    list_of_tensors: (GUIDED, {("x:0", "y:0")}, ["y"]),
     words: (HALVED, {("table:0", "logits:0")}, ["scan/while/state"]),
     in_c_plus_plus: (GUIDED, {("x:0", "y:0")}, ["Relu", "Relu_1"]),
     outputs: (GUIDED, {("x:0", "y:0")}, ["relu"]),
