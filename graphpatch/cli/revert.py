@@ -79,10 +79,9 @@ def _output_beside(patched: Model, reverted: Model) -> str:
     if patched.path == "-":
         return "-"
     path = Path(patched.path).resolve() if patched.file else Path(patched.path)
-    if patched.file and reverted.file:
-        return str(path.with_name(f"{path.name.removesuffix('.patched')}.reverted"))
     # A GraphDef that went into another container has a name of its own again.
     suffix = path.suffix if patched.container is reverted.container else ".pb"
+    suffix = "" if reverted.file else suffix  # a folder
     stem = path.name if patched.file else path.stem
     return str(path.with_name(f"{stem.removesuffix('.patched')}.reverted{suffix}"))
 

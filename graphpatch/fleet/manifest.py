@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import stat
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from graphpatch.errors import OutputError
 from graphpatch.fleet import stores
 from graphpatch.fleet.order import FleetOrder, TaskResult
 from graphpatch.fleet.search import Task
-from graphpatch.formats.destination import is_remote, reported
+from graphpatch.formats.destination import errors_as, is_remote
 from graphpatch.formats.output import write_file
 
 MANIFEST_NAME = "graphpatch-manifest.jsonl"
@@ -65,11 +65,11 @@ class Manifest:
     def known(self, task: Task) -> tuple[str, str] | None:
         """Return the hashes of source and output that are written of a task, by the same rules."""
         entry = self.entries.get(self._relative(task.output))
-        if entry is None or entry.rules is None or entry.rules.sha256 != self.rules.sha256:
+        if entry is None or entry.rules is None:
             return None
-        if entry.version != self.version or not entry.sha256:
-            return None
-        return entry.sha256, entry.output_sha256
+        made_by = entry.version, entry.rules.sha256
+        is_same = made_by == (self.version, self.rules.sha256)
+        return (entry.sha256, entry.output_sha256) if is_same else None
 
     def add(self, done: TaskResult) -> None:
         """Write down what became of a model; what was done before is written down already."""
@@ -89,8 +89,8 @@ class Manifest:
         self.added += 1
         if not is_remote(self.path):
             # Where there is no room now, the end says so: all lines are written again then.
-            with contextlib.suppress(OSError):
-                _append(Path(self.path), entry.line())
+            with contextlib.suppress(OSError), Path(self.path).open("ab") as file:
+                file.write(entry.line())
         elif self.added % EVERY == 0:
             self.close()
 
@@ -110,14 +110,9 @@ class Manifest:
 
     def _read(self) -> dict[str, ManifestEntry]:
         """Return the lines by their outputs. One that was cut short by a dying process is none."""
-        if is_remote(self.path):
-            data = stores.read_small(self.path) if stores.exists(self.path) else b""
-        else:
-            data = _bytes(Path(self.path))
-            if data and not data.endswith(b"\n"):
-                with reported(self.path):
-                    _append(Path(self.path), b"\n")
-        entries = {}
+        data, entries = _content(self.path), {}
+        if data and not data.endswith(b"\n") and not is_remote(self.path):
+            write_file(Path(self.path), [data, b"\n"])
         for text in data.split(b"\n"):
             # ValueError: not UTF-8. RecursionError: nested so deeply that nobody of us wrote it.
             with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
@@ -126,17 +121,13 @@ class Manifest:
         return entries
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise OutputError(f"{path} is a link, a pipe or a folder; a manifest is a file")
-        return path.read_bytes()
-    except FileNotFoundError:
+def _content(path: str) -> bytes:
+    """Return the manifest that is there, or nothing. Raises OutputError for what is no file."""
+    if is_remote(path):
+        return stores.read_small(path) if stores.exists(path) else b""
+    if not os.path.lexists(path):
         return b""
-    except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _append(path: Path, data: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(data)
+    if Path(path).is_symlink() or not Path(path).is_file():
+        raise OutputError(f"{path} is a link, a pipe or a folder; a manifest is a file")
+    with errors_as(f"cannot read {path}", OutputError):
+        return Path(path).read_bytes()

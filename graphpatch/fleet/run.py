@@ -116,9 +116,8 @@ def _results(order: FleetOrder, work: Work, tasks: Sequence[Task]) -> Results:
 
         out = None if order.dry_run else order.out
         return by_cluster(order.scheduler, call, tasks, out)
-    # Those that this process may use.
-    mine: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    cores = len(mine(0)) if mine else os.cpu_count() or 1
+    has_affinity = hasattr(os, "sched_getaffinity")  # else all cores, also those of others
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     jobs = min(order.jobs or cores, len(tasks))
     if jobs > 1 and not in_memory:
         return by_processes(call, tasks, jobs)

@@ -28,6 +28,7 @@ from graphpatch.mapped import read_whole
 from graphpatch.recipes import RECIPES, SEVERAL
 from graphpatch.shown import one_line
 
+GLOB_SIGNS = frozenset("*?[")
 LONGEST_NAME = 10_000  # characters of an argument or a line
 
 
@@ -48,9 +49,10 @@ class Task(msgspec.Struct, frozen=True):
     known: tuple[str, str] | None = None
 
 
-def is_pattern(text: str) -> bool:
-    """Return whether a path is a glob."""
-    return any(sign in text for sign in "*?[")
+def is_glob(text: str) -> bool:
+    """Return whether a path is a glob, and not the name of a file."""
+    is_there = not is_remote(text) and Path(text).exists()
+    return not GLOB_SIGNS.isdisjoint(text) and not is_there
 
 
 def is_plain_folder(path: str) -> bool:
@@ -64,13 +66,7 @@ def is_search(argument: str) -> bool:
     """Return whether an argument means any number of models, and not one by its name."""
     if argument.startswith("@") or argument == "-":
         return argument != "-"
-    if is_pattern(argument) and not _exists(argument):
-        return True
-    return is_plain_folder(argument)
-
-
-def _exists(argument: str) -> bool:
-    return not is_remote(argument) and Path(argument).exists()
+    return is_glob(argument) or is_plain_folder(argument)
 
 
 def search(arguments: Iterable[str], allow_chained: bool = False) -> list[Task]:
@@ -94,7 +90,7 @@ def search(arguments: Iterable[str], allow_chained: bool = False) -> list[Task]:
 def _models_below(argument: str) -> list[Task]:
     """Return the models that a folder or glob means."""
     base, pattern = argument, tuple[str, ...](["**"])
-    if is_pattern(argument) and not _exists(argument):
+    if is_glob(argument):
         base, pattern = split_glob(argument)
     files = stores.files(base) if is_remote(base) else _local_files(base, pattern)
     tree = base if "**" in pattern else ""
@@ -115,7 +111,7 @@ def _models_below(argument: str) -> list[Task]:
 def split_glob(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the folder that a glob starts from, and the parts of its path below that."""
     parts = text.split("/")
-    first = next(place for place, part in enumerate(parts) if is_pattern(part))
+    first = next(place for place, part in enumerate(parts) if not GLOB_SIGNS.isdisjoint(part))
     base = "/".join(parts[:first])
     return base or ("/" if text.startswith("/") else "."), tuple(p for p in parts[first:] if p)
 
@@ -207,7 +203,7 @@ def _why_not_listed(path: str, line: str) -> str:
     """Return why a line is not a path that this list may name; nothing where it is one."""
     if line.startswith("@") or line == "-" or "\0" in line:
         return "; a list holds paths, folders and globs"
-    if line.startswith("~") and not _exists(line):
+    if line.startswith("~") and not Path(line).exists():
         return ", and only a shell knows what ~ is; write the whole path"
     own_disk = tuple(f"{scheme}://" for scheme in OWN_DISK)
     is_here = not is_remote(line) or (line.startswith(own_disk) and not path.startswith(own_disk))
