@@ -91,12 +91,7 @@ def test_no_rule_by_op_type_finds_what_another_added(
     ids=str,
 )  # fmt: skip
 def test_what_a_match_means_after_a_rule(match: Any, names: list[str]) -> None:
-    first = {
-        "name": "first",
-        "match": {"op": "Relu"},
-        "patch": {"filter_gradient": {"scale": 2}, "at": "output:0"},
-    }
-    model = graphpatch.apply([first], graphdef(*NODES)).model
+    model = graphpatch.apply([{**CASES["filter"], "name": "first"}], graphdef(*NODES)).model
     assert sorted(spelled(model, **match)) == sorted(names)
 
 

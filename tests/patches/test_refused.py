@@ -68,7 +68,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (as_one("x:_ -> s:Sigmoid -> m:Mul:0; z:_ -> m:1", override("arctan_surrogate")),
      f"{X} z:Placeholder s:Sigmoid(x) m:Mul(s,z)",
      "arctan_surrogate is for one input; the match reads 2: x0 = x, x1 = z; take constants"),
-    (as_one(DENSE_PATTERN, override("deconv_relu")), DENSE, "deconv_relu is for one input; the m"),
     (as_one(DENSE_PATTERN, override({"scale": 2})), DENSE, "is not known to keep that of x0; the"),
     (as_one(SWISH, formula(["dy", "dy"])), GATE,
      "the match that ends in Mul 'm': the list has 2 formulas, and the op has 1 input"),
@@ -102,7 +101,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (as_one(OPEN, {"filter_gradient": "zero", "at": "input:0"}), DENSE, "it is not clear which te"),
     # surrogate_gradient
     (surrogate("dy * x"), SIGN, "dy0 is not an input: a surrogate is a formula of x0, x1, ..."),
-    (surrogate("tensor('x')"), SIGN, "nothing flows back through"),
     (surrogate("tanh(tensor('s') * x)"), SIGN, "which is computed from"),
     (surrogate("3"), SIGN, "nothing flows back through '3'; stop_gradient says that"),
     (surrogate("x + (x > 0)"), SIGN, "takes numbers, and this is a condition"),
