@@ -114,6 +114,9 @@ ENDLESS = {
     ): 20_000,
     re.compile(r"NextIteration|While$"): 120_000,
 }
+TOO_SMALL = re.compile(
+    "size would be negative|requires a multiple of|expected a dimension of 1, got 0"
+)
 NO_GRADIENT_OF_CALL = re.compile(r"No gradient defined for op: (Stateful)?PartitionedCall\b")
 ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
@@ -161,21 +164,36 @@ class GraphRun:
     def choose(
         self, tensors: Sequence[str], fed: Values, guesses: Sequence[Guess] = GUESSES
     ) -> Ran:
-        """Take the guess with which most of these tensors run; return what that gives."""
+        """Take the guess with which most of these tensors have elements; return what that gives.
+
+        Large images are tried where others are too small for the windows of the model.
+        """
         most, best, tried = -1, tuple[Values, Values, Ran](({}, {}, ({}, {}))), list[list[Any]]()
         for guess in guesses:
+            if guess.image and not self._are_too_small(*best[2]):
+                continue
             self.guess(fed, guess)
             shapes = [np.shape(value) for value in (*self.feeds.values(), *self.variables.values())]
             if shapes in tried:
                 continue
             tried.append(shapes)
-            ran = self.run(tensors, False)
-            if len(ran[0]) > most:
-                most, best = len(ran[0]), (self.feeds, self.variables, ran)
+            values, reasons = self.run(tensors, False)
+            count = len(values) - len(self._empty(values))
+            if count > most:
+                most, best = count, (self.feeds, self.variables, (values, reasons))
             if most == len(tensors):
                 break
         self.feeds, self.variables, ran = best
         return ran
+
+    def _empty(self, values: Values) -> list[str]:
+        """Return the tensors without elements, of shapes that do not say so."""
+        empty = [name for name, value in values.items() if not np.size(value)]
+        return [name for name in empty if self.tensor(name).shape.num_elements() != 0]
+
+    def _are_too_small(self, values: Values, reasons: Mapping[str, str]) -> bool:
+        """Return whether an image was smaller than a window that slides over it."""
+        return any(map(TOO_SMALL.search, reasons.values())) or bool(self._empty(values))
 
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
         """Return the values of those tensors that can be computed, and why the others cannot.

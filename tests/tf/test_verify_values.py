@@ -186,3 +186,22 @@ def test_what_stands_in_a_branch_that_is_not_taken_is_left_out_alone() -> None:
     running = GraphRun(graph_of(build), {"x:0": np.zeros((300, 300), np.float32)})
     found, reasons = running.run(["y:0", "b:0", "a:0"], optimise=False)
     assert (found.keys(), list(reasons)) == ({"y:0", "b:0"}, ["a:0"])
+
+
+def test_larger_images_are_tried_where_others_are_too_small() -> None:
+    """Windows of fixed size, as the last pooling of published nets, need images of 224 or 299."""
+
+    def build(size: int) -> Any:
+        with tf.Graph().as_default() as graph:
+            x = tf.compat.v1.placeholder(tf.float32, [None, None, None, 1], "x")
+            y = tf.nn.avg_pool2d(x, size, size, "VALID")
+            tf.identity(tf.squeeze(y, [1, 2]), "y")
+        return graph
+
+    shapes = {}
+    for size in (20, 200, 280):
+        running = GraphRun(build(size))
+        values, reasons = running.choose(["y:0"], {})
+        assert values.keys() == {"y:0"}, reasons
+        shapes[size] = running.feeds["x:0"].shape
+    assert shapes == {20: (32, 32, 32, 1), 200: (1, 224, 224, 1), 280: (1, 299, 299, 1)}

@@ -65,6 +65,7 @@ FEED = "--feed FILE.npz gives inputs that it takes (in Python: feed={...})"
 NOT_AMONG = "it is not among what is compared"
 NOISY = "it differs from run to run in the original itself"
 SLOW = "DeadlineExceededError"
+EMPTY = "it has no elements on these values"
 LATE = "it did not end in time, which is limited where there are queues, iterators or loops"
 WRITING = "it differs, and comes after a write to a variable, which other ops may read before it"
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
@@ -451,14 +452,15 @@ class _Comparison:
                 differing.setdefault(name, f"{how}{where}")
         missing = {n: why for n, why in first.uncompared.items() if n not in set(compared)}
         part.failures += (f"forward: {tensor}: {how}" for tensor, how in differing.items())
+        hint = f"; {FEED}" if is_seeded and missing else ""
         if not compared:
             says = "; ".join(list(dict.fromkeys(missing.values()))[:MOST_REASONS])
-            hint = f"; {FEED}" if is_seeded and missing else ""
             says = says or "there is no output to compare"
             part.gaps.append(f"nothing could be compared: {says}{hint}")
-        if not self.patched.around.is_object_based:
-            without = "forward: no tensor was compared that is computed of"
-            part.gaps += (f"{without} {op}" for op in _uncompared_ops(self.patched, compared))
+        ops = list(_uncompared_ops(self.patched, compared))
+        if ops and not self.patched.around.is_object_based:
+            without = f"no tensor was compared that is computed of {short(ops)}"
+            part.gaps.append(f"forward: {without}{hint if compared else ''}")
         part.ran["settings"]["sets_of_values"] = [item.name for item in self.sets]
         part.ran["forward"] = {
             "compared": compared,
@@ -510,6 +512,8 @@ class _Comparison:
                 compared.differing[tensor] = f"it fails in the patched model: {why}"
             else:
                 compared.differing[tensor] = difference_in_words(before[tensor], after[tensor])
+        empty = (name for name in before if not np.size(before[name]) and name not in unlike)
+        compared.uncompared |= dict.fromkeys(empty, EMPTY)
         compared.compared = [tensor for tensor in before if tensor not in compared.uncompared]
         return compared
 
