@@ -19,7 +19,7 @@ from msgspec import structs
 
 import graphpatch
 from graphpatch import names
-from graphpatch.analysis.compare import differences, differences_around, same_bytes, unlike_by_name
+from graphpatch.analysis.compare import differences_around, same_bytes, unlike
 from graphpatch.analysis.document import Document
 from graphpatch.analysis.revert import revert, taken_off
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
@@ -242,13 +242,19 @@ def _faults(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureFault]:
         if before.get(name) != after.get(name):
             says = f"the gradient function of {name!r} is {after.get(name)}, not {before.get(name)}"
             yield StructureFault("backward", name, "", says, name in before)
-    touched = {body.label: {node.name for node in provenance.touched(body)} for body in made.bodies}
-    for node, actual_node in unlike_by_name(made, actual):
-        yield from _node_faults(node, actual_node, touched[node.body.label])
+    for body in made.bodies:
+        actual_body = actual.counterpart(body)
+        if actual_body is not None:
+            touched, at = {node.name for node in provenance.touched(body)}, actual_body.by_name
+            pairs = ((first, at[name]) for name, first in body.by_name.items() if name in at)
+            for node, actual_node, changes in unlike(body, actual_body, pairs):
+                yield from _node_faults(node, actual_node, changes, touched)
 
 
-def _node_faults(made: Node, actual: Node, touched: set[str]) -> Iterator[StructureFault]:
-    changes = [change for change in differences(made, actual) if not NOTED.match(change)]
+def _node_faults(
+    made: Node, actual: Node, changes: Sequence[str], touched: set[str]
+) -> Iterator[StructureFault]:
+    changes = [change for change in changes if not NOTED.match(change)]
     records = [
         record and structs.replace(record, model=None)
         for record in map(provenance.record, (made, actual))

@@ -12,16 +12,10 @@ from graphpatch.formats import Model
 from graphpatch.formats.container import meta_around
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import ConstTensor, constant
-from graphpatch.graph.graph import LIBRARY, Graph, ModelGraph
-from graphpatch.graph.node import Body, Node, are_attrs_left
+from graphpatch.graph.graph import LIBRARY, ModelGraph
+from graphpatch.graph.node import Body, Node, Payload, are_attrs_left
 from graphpatch.graph.provenance import PROVENANCE_ATTR
-from graphpatch.graph.wire import (
-    Piece,
-    Span,
-    message,
-    piece_bytes,
-    read_span,
-)
+from graphpatch.graph.wire import Piece, Span, message, piece_bytes, read_span
 from graphpatch.protos import GraphDef, MetaGraphDef
 from graphpatch.table import cut_short, plural
 
@@ -77,26 +71,16 @@ def _metas(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[str]:
                 yield f"{part.name} {key!r}"
 
 
-def unlike_by_name(before: Graph, after: Graph) -> Iterator[tuple[Node, Node]]:
-    """Yield the ops of two graphs that differ, of those that have one name in one body."""
-    for body in before.bodies:
-        body_after = after.counterpart(body)
-        if body_after is not None:
-            at = body_after.by_name
-            pairs = ((first, at[name]) for name, first in body.by_name.items() if name in at)
-            for first, second in unlike_pairs(body, body_after, pairs):
-                yield Node(body, first), Node(body_after, second)
-
-
-def unlike_pairs(
+def unlike(
     before: Body, after: Body, pairs: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """Yield the pairs whose NodeDefs are not the same bytes."""
-    for pair in pairs:
-        old, new = before.payload(pair[0]), after.payload(pair[1])
+) -> Iterator[tuple[Node, Node, list[str]]]:
+    """Yield the pairs of nodes that are not the same bytes, with their differences in words."""
+    for first, second in pairs:
+        old, new = before.payload(first), after.payload(second)
         is_same = old.small == new.small and old.parts == new.parts
         if not (is_same and all(map(same_bytes, old.pieces, new.pieces) if old.large else ())):
-            yield pair
+            nodes = Node(before, first), Node(after, second)
+            yield *nodes, _differences(*nodes, old, new)
 
 
 def same_bytes(a: Piece, b: Piece) -> bool:
@@ -113,18 +97,17 @@ def same_bytes(a: Piece, b: Piece) -> bool:
     )
 
 
-def differences(before: Node, after: Node) -> list[str]:
+def _differences(before: Node, after: Node, old: Payload, new: Payload) -> list[str]:
     """Return each difference of two NodeDefs in a line, without what rules wrote down."""
     changes = []
     if before.op != after.op:
         changes.append(f"op type: {before.op} -> {after.op}")
     read, read_after = before.inputs, after.inputs
     pairs = zip_longest(read, read_after, fillvalue=NOTHING) if read != read_after else ()
-    for slot, (old, new) in enumerate(pairs):
-        if old != new:
-            changes.append(f"input {slot}: {old} -> {new}")
-    payloads = [node.body.payload(node.index) for node in (before, after)]
-    if not any(payload.large for payload in payloads) and are_attrs_left(*payloads):
+    for slot, (text, text_after) in enumerate(pairs):
+        if text != text_after:
+            changes.append(f"input {slot}: {text} -> {text_after}")
+    if not (old.large or new.large) and are_attrs_left(old, new):
         return changes
     if before.device != after.device:
         changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")
@@ -138,7 +121,7 @@ def _changed_attrs(before: Node, after: Node) -> Iterator[str]:
             continue
         first, second = (constant(n) if key == "value" else None for n in (before, after))
         if first is not None and second is not None:
-            difference = describe_difference(first, second)
+            difference = _difference_of(first, second)
             yield from [f"value: {difference}"] if difference else []
         elif before.attr(key) != after.attr(key):
             yield f"attr {key}: {_attr_in_words(before, key)} -> {_attr_in_words(after, key)}"
@@ -149,7 +132,7 @@ def _attr_in_words(node: Node, key: str) -> str:
     return NOTHING if value is None else cut_short(json.dumps(attrs.as_json(value)), MOST_SHOWN)
 
 
-def describe_difference(before: ConstTensor, after: ConstTensor) -> str:
+def _difference_of(before: ConstTensor, after: ConstTensor) -> str:
     """Return how two constants differ, in words; nothing where all elements are the same."""
     if (before.dtype, before.shape) != (after.dtype, after.shape):
         return f"{before.dtype}{list(before.shape)} -> {after.dtype}{list(after.shape)}"

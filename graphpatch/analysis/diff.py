@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from graphpatch.analysis import ops
 from graphpatch.analysis.again import damage
-from graphpatch.analysis.compare import differences, differences_around, titles, unlike_pairs
+from graphpatch.analysis.compare import differences_around, titles, unlike
 from graphpatch.analysis.document import Document
-from graphpatch.analysis.rule_words import rules_at
+from graphpatch.analysis.rule_words import gradient_state, rules_at
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph import provenance
@@ -19,7 +18,7 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.node import Body, Node, behind_inputs
-from graphpatch.graph.provenance import in_model, op_type_in_model
+from graphpatch.graph.provenance import in_model, op_type_in_model, recorded_original
 from graphpatch.graph.record import labels
 from graphpatch.names import OpKey
 from graphpatch.table import html_table
@@ -152,7 +151,7 @@ def _diff_graphs(
         if rules[0] == rules[1] and (rules[0] or key not in keyed):
             continue
         nodes = keyed.get(key) or (_node_at(old_bodies, *key), _node_at(new_bodies, *key))
-        known = next((node for node in nodes if node is not None), None)
+        known = nodes[0] or nodes[1]
         entry = {
             "body": key[0],
             "op": key[1],
@@ -165,23 +164,24 @@ def _diff_graphs(
 
 
 def _diff_bodies(before: Body, after: Body, result: Diff, keyed: Keyed) -> None:
-    old_keys, new_keys = _op_keys(before), _op_keys(after)
-    unpaired = dict(zip(new_keys, range(len(new_keys)), strict=True))
-    partners = [unpaired.pop(key, -1) for key in old_keys]
-    pairs = [pair for pair in enumerate(partners) if pair[1] >= 0]
+    keys = _op_keys(after)
+    added = dict(zip(keys, range(len(keys)), strict=True))
+    partners = [added.pop(key, -1) for key in _op_keys(before)]
     removed = (first for first, second in enumerate(partners) if second < 0)
     result.removed.extend(_op_documents(before, removed))
-    result.added.extend(_op_documents(after, sorted(unpaired.values())))
-    old_names, new_names = before.heads.names, after.heads.names
-    unlike = list(unlike_pairs(before, after, pairs))
-    renamed = [pair for pair in unlike if old_names[pair[0]] != new_names[pair[1]]]
-    documents = _op_documents(before, [first for first, _ in renamed])
-    names = [new_names[second] for _, second in renamed]
-    result.renamed.extend(op | {"to": to} for op, to in zip(documents, names, strict=True))
-    for first, second in unlike:
-        old, new = Node(before, first), Node(after, second)
-        if changes := differences(old, new):
-            [document] = _op_documents(after, [second])
+    result.added.extend(_op_documents(after, sorted(added.values())))
+    pairs = (pair for pair in enumerate(partners) if pair[1] >= 0)
+    unlike_pairs = list(unlike(before, after, pairs))
+    names, names_after = before.heads.names, after.heads.names
+    renamed = [
+        (old, new) for old, new, _ in unlike_pairs if names[old.index] != names_after[new.index]
+    ]
+    documents = _op_documents(before, [old.index for old, _ in renamed])
+    for document, (_, new) in zip(documents, renamed, strict=True):
+        result.renamed.append({**document, "to": names_after[new.index]})
+    for old, new, changes in unlike_pairs:
+        if changes:
+            [document] = _op_documents(after, [new.index])
             result.changed.append({**document, "changes": changes})
             if any(OVERRIDE in change for change in changes):
                 keyed[before.label, in_model(old).name] = old, new
@@ -218,7 +218,7 @@ def _backward_in_words(
     body, index = node
     form = body, body.heads.ops[index], behind_inputs(body.payload(index).small)
     if form not in states:
-        state = ops.gradient_state(node)
+        state = gradient_state(node)
         named = state.get("function") or state.get("key")
         states[form] = f"key {named}" if named else state["state"]
     return states[form]
@@ -228,5 +228,8 @@ def _op_keys(body: Body) -> list[str]:
     """Return the names of ops before any rule; what a rule added is known apart from those."""
     keys = list(body.heads.names)
     for index, record in body.touched().items():
-        keys[index] = f"+{keys[index]}" if record.is_added else in_model(Node(body, index)).name
+        if record.is_added:
+            keys[index] = f"+{keys[index]}"
+        else:
+            keys[index] = recorded_original(Node(body, index), record).name
     return keys

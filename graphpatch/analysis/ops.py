@@ -7,17 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch import names, opdefs
+from graphpatch import names
 from graphpatch.analysis.again import damage
 from graphpatch.analysis.document import document_of
-from graphpatch.analysis.rule_words import rules_at
-from graphpatch.differentiation import flow
-from graphpatch.differentiation.bodies import OP_BY_OP
+from graphpatch.analysis.rule_words import gradient_state, rules_at
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there
 from graphpatch.match import glob
@@ -162,30 +159,3 @@ def _changes(node: Node) -> Iterator[dict[str, str]]:
         rule = provenance.author(node.body, place).rule
         yield from [{"rule": rule, "did": did[place]}] if place in did else []
         yield from [{"rule": rule, "did": "input"}] if place in record.inputs else []
-
-
-def gradient_state(node: Node) -> dict[str, str]:
-    """What flows back through an op: {"state": ..., "key": the override, where there is one}.
-
-    A function of ours is named beside its key: {"function": the gradient function}. `gives` is
-    `none`, `zero` or `error` where that is all that TensorFlow's default gives. The state is
-    `overridden`; or, of the op type's own gradient, `default`, `none` (registered as not
-    differentiable), `missing` (LookupError), `function` (that of its body), `unknown`.
-    """
-    key = override_key(node)
-    if key is not None and (node.opdef is not None or provenance.record(node) is None):
-        function = node.body.library.gradients.get(node.op)
-        return {"state": "overridden", "key": key, **({"function": function} if function else {})}
-    state = type_gradient(node.opdef)
-    raised = "error" if flow.refused(node, node.op) else ""
-    gives = raised or flow.gives(node.op) if state == "default" else ""
-    return {"state": state, **({"gives": gives} if gives else {})}
-
-
-def type_gradient(known: opdefs.OpDef | None) -> str:
-    """Return the state of an op type's own gradient, as `gradient` names it."""
-    if known is None:
-        return "unknown"
-    if known.known_to == "library" or known.name in OP_BY_OP | CALLS:
-        return "function"
-    return {"registered": "default"}.get(known.gradient, known.gradient)

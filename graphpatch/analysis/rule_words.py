@@ -1,4 +1,4 @@
-"""Which rules are at which ops of a graph, and what they do in words."""
+"""What flows back through ops, in words: the rules that are at them, or their own gradients."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from graphpatch import opdefs
+from graphpatch.differentiation import flow
+from graphpatch.differentiation.bodies import OP_BY_OP
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import in_model
 from graphpatch.graph.record import Author, labels
 from graphpatch.names import OpKey
@@ -52,15 +57,12 @@ def ops_before_rules(body: Body) -> list[str]:
 
 def patch_in_words(patch: Mapping[str, Any] | None) -> str:
     """Return a patch in words: `guided_relu`, `filter_gradient clip(min=-1, max=1) at inputs`."""
-    from graphpatch.rules import OPTIONS  # here: it imports all kinds of patches
-
-    beside = (*OPTIONS, "on")  # the keys of a patch that are no kind
-    kind = next((key for key in patch or () if key not in beside), None)
-    if not patch or kind is None:
+    if not patch:
         return "changed"
-    words = _in_text(patch[kind])
+    [(kind, value), *options] = patch.items()  # as rules are written: the kind first
+    words = _in_text(value)
     words = words if kind == "override_gradient" else f"{kind} {words}".rstrip()
-    return words + "".join(f" {key} {_in_text(patch[key])}" for key in beside if key in patch)
+    return words + "".join(f" {key} {_in_text(option)}" for key, option in options)
 
 
 def _in_text(value: Any) -> str:
@@ -72,3 +74,30 @@ def _in_text(value: Any) -> str:
             return f"{name} {_in_text(content)}"
         return f"{name}({', '.join(f'{key}={_in_text(item)}' for key, item in content.items())})"
     return json.dumps(value)
+
+
+def gradient_state(node: Node) -> dict[str, str]:
+    """What flows back through an op: {"state": ..., "key": the override, where there is one}.
+
+    A function of ours is named beside its key: {"function": the gradient function}. `gives` is
+    `none`, `zero` or `error` where that is all that TensorFlow's default gives. The state is
+    `overridden`; or, of the op type's own gradient, `default`, `none` (registered as not
+    differentiable), `missing` (LookupError), `function` (that of its body), `unknown`.
+    """
+    key = override_key(node)
+    if key is not None and (node.opdef is not None or provenance.record(node) is None):
+        function = node.body.library.gradients.get(node.op)
+        return {"state": "overridden", "key": key, **({"function": function} if function else {})}
+    state = type_gradient(node.opdef)
+    raised = "error" if flow.refused(node, node.op) else ""
+    gives = raised or flow.gives(node.op) if state == "default" else ""
+    return {"state": state, **({"gives": gives} if gives else {})}
+
+
+def type_gradient(known: opdefs.OpDef | None) -> str:
+    """Return the state of an op type's own gradient, as `gradient` names it."""
+    if known is None:
+        return "unknown"
+    if known.known_to == "library" or known.name in OP_BY_OP | CALLS:
+        return "function"
+    return {"registered": "default"}.get(known.gradient, known.gradient)

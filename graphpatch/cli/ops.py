@@ -8,6 +8,7 @@ from typing import Any
 
 from graphpatch.analysis import ops
 from graphpatch.analysis.interface import interface
+from graphpatch.analysis.rule_words import type_gradient
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts
 from graphpatch.cli.progress import bar
@@ -126,9 +127,7 @@ def _print_types(model: Model, sound: Sequence[ModelGraph]) -> None:
         say_lines(_interface_lines(graph))
     width = min(WIDEST_TYPE, max(map(len, counted.types), default=0))
     for op, count in counted.types.items():
-        words = _default_in_words(
-            ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op)
-        )
+        words = _default_in_words(type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op))
         say(f"{count:8}  {op:{width}}  {_with_patched(words, count, counted.patched.get(op, {}))}")
     if counted.by_rules:
         say(f"{counted.by_rules:8}  of the ops were added by rules; `graphpatch diff` lists them")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from graphpatch import opdefs
-from graphpatch.analysis.ops import type_gradient
+from graphpatch.analysis.rule_words import type_gradient
 from graphpatch.differentiation import flow
 from graphpatch.opdefs import FlatArg, flatten
 from graphpatch.protos import OpDef as OpDefProto
