@@ -124,33 +124,29 @@ def test_no_gradient_flows(mid: NodeDef) -> None:
     )
 
 
-def test_an_override_lets_it_flow() -> None:
-    mid = node("mid", "Round", "x", _gradient_op_type="Identity")
-    assert cuts_of([node("x", "Placeholder"), mid, node("loss", "Relu", "mid")], ["mid"])
+X = node("x", "Placeholder")
+FLOWS = {
+    "by an override": [
+        X, node("add", "Round", "x", _gradient_op_type="Identity"), node("loss", "Relu", "add"),
+    ],
+    "not through what is rounded": [
+        *residual()[:6], node("rounded", "Round", "x"), node("loss", "Mul", "c", "rounded"),
+    ],
+    "not through the means of a batch norm": [
+        *residual()[:6], node("loss", "FusedBatchNorm", "c", "y", "y", "x", "x"),
+        node("y", "Placeholder"),
+    ],
+}  # fmt: skip
 
 
-def test_a_way_of_the_forward_pass_alone_is_none() -> None:
-    """Sizes, rounded values and means of a batch norm that is in use carry no gradient."""
-    nodes = [
-        *residual()[:6],
-        node("rounded", "Round", "x"),
-        node("loss", "Mul", "c", "rounded"),
-    ]
-    assert cuts_of(nodes, ["add"]) == [("add:0",)]
-    norm = [*residual()[:6], node("loss", "FusedBatchNorm", "c", "y", "y", "x", "x")]
-    assert cuts_of([*norm, node("y", "Placeholder")], ["add"]) == [("add:0",)]
+@pytest.mark.parametrize("case", FLOWS)
+def test_a_way_of_the_forward_pass_alone_is_none(case: str) -> None:
+    assert cuts_of(FLOWS[case], ["add"]) == [("add:0",)]
 
 
 def test_no_cut_at_all() -> None:
     with pytest.raises(CutError, match="there is no cut: single ops join x:0 and loss:0"):
-        cuts_of(
-            [
-                node("x", "Placeholder"),
-                node("a", "Relu", "x"),
-                node("loss", "AddV2", "a", "x"),
-            ],
-            ["a"],
-        )
+        cuts_of([X, node("a", "Relu", "x"), node("loss", "AddV2", "a", "x")], ["a"])
 
 
 def test_variables_and_loops_are_no_cut() -> None:

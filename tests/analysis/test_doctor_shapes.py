@@ -47,12 +47,6 @@ def test_shapes_that_are_known(order: str) -> None:
     assert found == KNOWN
 
 
-def test_a_long_chain_needs_no_recursion() -> None:
-    chain = [node(f"r{k}", "Relu", f"r{k - 1}" if k else "c", **F) for k in range(3000)]
-    wiring = Wiring(main(const("c"), *chain))
-    assert Shapes(wiring).of(wiring.tensor("r2999")) == (1,)
-
-
 def test_what_a_function_gives_on_has_the_shape_of_the_argument() -> None:
     """As in the functions that carry our gradients."""
     kept, relu = node("k", "PreventGradient", "b", **F), node("r", "Relu", "a", **F)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
-from graphpatch import apply, load
+from graphpatch import apply, diff, load
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import ModelError, PatchError
-from graphpatch.formats import Export
+from graphpatch.formats import Export, Model
+from graphpatch.graph import provenance
 from graphpatch.graph.graph import read_record
+from graphpatch.graph.record import labels
 from graphpatch.graph.wire import encoded, fields, piece_bytes, varint
+from graphpatch.page.rule_marks import of_patched
 from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import node
@@ -102,12 +106,6 @@ def test_text_is_the_same_message(tmp_path: Path, library: str) -> None:
     assert "the text holds the same message" in found.report["notes"][0]
 
 
-def test_a_binary_graph_through_text(model_file: Path, tmp_path: Path) -> None:
-    apply([GUIDED, STOP], model_file).model.save(tmp_path / "out.pbtxt")
-    back = GraphDef.FromString(raw(revert(load(tmp_path / "out.pbtxt")).model))
-    assert back == GraphDef.FromString(model_file.read_bytes())
-
-
 def odd(message: bytes) -> bytes:
     """The message with lengths a byte longer than they need to be, and values before keys."""
     out = b""
@@ -160,21 +158,6 @@ def test_what_the_model_was_stays_with_a_rule_that_stays(model_file: Path) -> No
         assert was.size == model_file.stat().st_size
         assert len(was.rules) == 1
         assert raw(revert(off, last).model) == model_file.read_bytes()
-
-
-def test_shared_functions_stay_as_long_as_a_rule_needs_them(tmp_path: Path) -> None:
-    sample = graphs.graphdef(
-        node("x", "Placeholder"), node("a", "Relu", "x"), node("b", "Relu", "a")
-    )
-    path = tmp_path / "model.pb"
-    path.write_bytes(sample.SerializeToString(deterministic=True))
-    rules = [{**GUIDED, "name": name, "match": {"name": name}} for name in ("a", "b")]
-    both = apply(rules, path).model
-    off, other = (load(raw(revert(both, name).model)) for name in "ab")
-    assert off.graphs[0].functions.keys() == other.graphs[0].functions.keys()
-    # `attach` and `guard`, each with its gradient function.
-    assert len(off.graphs[0].functions) == 4
-    assert revert(off, "b").model.graphs[0].functions == {}
 
 
 def test_what_others_built_on_a_rule_is_said(model_file: Path, tmp_path: Path) -> None:
@@ -261,3 +244,56 @@ def test_the_command(
     refused = run_cli("revert", back)
     assert (refused.code, refused.stdout) == (1, "")
     assert "there is nothing to revert" in refused.stderr
+
+
+UNNAMED = [{key: rule[key] for key in ("match", "patch")} for rule in (GUIDED, CLIP)]
+
+
+@pytest.fixture
+def both() -> tuple[Model, Model]:
+    """A model, and what two runs made of it, each with a rule without a name."""
+    model = load(graphs.sample())
+    return model, apply([UNNAMED[1]], apply([UNNAMED[0]], model).model).model
+
+
+def rule_ids(model: Model) -> dict[str, str]:
+    """The ids, by the patch."""
+    rules = {one.id for one in model.graphs[0].library.rules}
+    told = provenance.patches(model.graphs[0])
+    return {next(iter(told[one])): one for one in rules}
+
+
+def test_a_name_of_two_is_refused_with_what_tells_them_apart(both: tuple[Model, Model]) -> None:
+    ids = rule_ids(both[1])
+    with pytest.raises(PatchError) as caught:
+        revert(both[1], "rule 1")
+    said = str(caught.value)
+    assert "'rule 1' is each of 2 rules; give the id:" in said
+    assert re.search(rf"{ids['override_gradient']}  'rule 1': guided_relu at \S", said)
+    assert re.search(rf"{ids['filter_gradient']}  'rule 1': filter_gradient clip\(", said)
+
+
+@pytest.mark.parametrize("digits", [4, 16])
+def test_an_id_takes_one_off(both: tuple[Model, Model], digits: int) -> None:
+    model, patched = both
+    found = revert(patched, rule_ids(patched)["filter_gradient"][:digits])
+    label = f"rule 1 ({rule_ids(patched)['filter_gradient'][:8]})"
+    assert found.report["rules"] == [label]
+    assert raw(found.model) == raw(apply([UNNAMED[0]], model).model)
+    assert raw(revert(found, "rule 1").model) == raw(model)
+    found = revert(patched, rule_ids(patched)["override_gradient"])
+    assert raw(found.model) == raw(apply([UNNAMED[1]], model).model)
+
+
+def test_diff_and_page_show_both(both: tuple[Model, Model]) -> None:
+    model, patched = both
+    listed = sorted(f"rule 1 ({one[:8]})" for one in rule_ids(patched).values())
+    found = [one for one in diff(model, patched).gradients if one["body"] == "main"]
+    assert sorted({name for one in found for name in one["rules"]}) == listed
+    assert all("guided_relu, then filter_gradient clip" in one["after"] for one in found)
+    assert sorted(of_patched(patched.graphs).written) == listed
+    first = apply([UNNAMED[0]], model).model
+    assert list(labels(first.graphs[0].library.rules).values()) == ["rule 1"]
+    found = [one for one in diff(first, patched).gradients if one["body"] == "main"]
+    clip = f"rule 1 ({rule_ids(patched)['filter_gradient'][:8]})"
+    assert {tuple(one["rules"]) for one in found} == {(clip,)}

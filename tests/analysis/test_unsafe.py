@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -28,15 +29,8 @@ HARMLESS = {
 }
 
 
-def found(graph: Graph, *fetched: str) -> list[tuple[str, str]]:
-    return [(one.node.body.label, one.node.name) for one in unsafe_ops(graph, fetched or None)]
-
-
-def test_each_is_an_op_of_tensorflow() -> None:
-    assert [op for op in (*UNSAFE, *BY_ATTR) if opdefs.lookup(op) is None] == []
-
-
 def test_no_op_that_names_files_is_forgotten() -> None:
+    assert [op for op in (*UNSAFE, *BY_ATTR) if opdefs.lookup(op) is None] == []
     for op in opdefs.table().ops:
         words = [*(arg.name for arg in op.inputs), *(attr.name for attr in op.attrs)]
         named = [word for word in words if NAMES.search(word)]
@@ -44,25 +38,31 @@ def test_no_op_that_names_files_is_forgotten() -> None:
             assert op.name in UNSAFE.keys() | BY_ATTR | HARMLESS, named
 
 
-def test_what_is_not_fetched_does_not_count() -> None:
-    graph = graph_of(
-        node("x", "Placeholder"),
-        node("y", "Relu", "x"),
-        node("prefix", "Placeholder", dtype="string"),
-        node("save", "SaveV2", "prefix", "prefix", "prefix", "y", dtypes=["float32"]),
-    )
-    assert found(graph) == [("main", "save")]
-    assert found(graph, "y:0") == []
+def unsafe_in(graph: Graph, *fetched: str) -> list[tuple[str, str]]:
+    return [(one.node.body.label, one.node.name) for one in unsafe_ops(graph, fetched or None)]
 
 
-def test_a_control_input_counts() -> None:
-    graph = graph_of(
-        node("name", "Placeholder", dtype="string"),
-        node("write", "SaveV2", "name", "name", "name", dtypes=[]),
-        node("x", "Placeholder"),
-        node("y", "Relu", "x", "^write"),
-    )
-    assert found(graph, "y:0") == [("main", "write")]
+TEXT = node("text", "Placeholder", dtype="string")
+X, Y = node("x", "Placeholder"), node("y", "Relu", "x")
+SAVE = node("save", "SaveV2", "text", "text", "text", "y", dtypes=["float32"])
+WRITE = node("write", "SaveV2", "text", "text", "text", dtypes=[])
+OPS: dict[str, tuple[list[Any], list[str], list[str]]] = {
+    "nothing is named": ([X, Y, TEXT, SAVE], [], ["save"]),
+    "it is not fetched": ([X, Y, TEXT, SAVE], ["y:0"], []),
+    "by a control input": ([TEXT, WRITE, X, node("y", "Relu", "x", "^write")], ["y:0"], ["write"]),
+    "an import may run it": ([X, TEXT, node("read", "ReadFile", "text")], ["x:0"], ["read"]),
+    "stderr": ([TEXT, node("print", "PrintV2", "text", output_stream="stderr")], [], []),
+    "stderr by default": ([TEXT, node("print", "PrintV2", "text")], [], []),
+    "a file by an attr": (
+        [TEXT, node("print", "PrintV2", "text", output_stream="file:///tmp/x")], [], ["print"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OPS)
+def test_what_does_more_than_compute(case: str) -> None:
+    nodes, fetched, expected = OPS[case]
+    assert unsafe_in(graph_of(*nodes), *fetched) == [("main", name) for name in expected]
 
 
 def test_called_functions_and_their_gradients_count() -> None:
@@ -72,26 +72,9 @@ def test_called_functions_and_their_gradients_count() -> None:
     message = graphs.graphdef(
         node("x", "Placeholder"), node("y", "f", "x"), functions=[call, gradient]
     )
-    assert found(graphs.opened(message), "y:0") == []
+    assert unsafe_in(graphs.opened(message), "y:0") == []
     message.library.gradient.add(function_name="f", gradient_func="g")
-    assert found(graphs.opened(message), "y:0") == [("g", "py")]
-
-
-def test_what_an_import_may_run_counts_though_nobody_fetches_it() -> None:
-    graph = graph_of(
-        node("x", "Placeholder"),
-        node("name", "Placeholder", dtype="string"),
-        node("read", "ReadFile", "name"),
-    )
-    assert found(graph, "x:0") == [("main", "read")]
-
-
-def test_an_attr_may_tell() -> None:
-    text = node("text", "Placeholder", dtype="string")
-    assert found(graph_of(text, node("print", "PrintV2", "text", output_stream="stderr"))) == []
-    assert found(graph_of(text, node("print", "PrintV2", "text"))) == []
-    graph = graph_of(text, node("print", "PrintV2", "text", output_stream="file:///tmp/x"))
-    assert found(graph) == [("main", "print")]
+    assert unsafe_in(graphs.opened(message), "y:0") == [("g", "py")]
 
 
 def test_the_refusal_names_the_op_and_the_way_out() -> None:
