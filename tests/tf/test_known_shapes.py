@@ -63,6 +63,7 @@ OWN = ["matmul(dy, transpose(x1))", "matmul(transpose(x0), dy)"]
 
 # fmt: off
 OVERRIDES: list[Case] = [
+    (op(tf.reshape, [2, 3]), [(6, 1)], ["dy", None]),
     (convolved, NARROW, "dy"), (convolved, SAME, ["dy", "x1 * 2"]),
     (convolved, [(2, 4, 4, 1), (3, 3, 1, 6)], ["dy", None]), (convolved, NARROW, [None, "dy * x1"]),
     (convolved, SAME, ["x1", None]), (convolved, NARROW, "mean(dy)"),

@@ -39,7 +39,6 @@ def product(x: Any) -> Any:
 # What is built, what is matched, the patch. Inputs and outputs differ in shape and number too.
 CARRIED: dict[str, Case] = {
     "override": (tanh, TANH, override(SIGN)),
-    "filter": (tanh, TANH, {"filter_gradient": {"formula": SIGN}}),
     "broadcast": (lambda x: tf.add(2.0 * x, tf.ones([4, 1, 3])), {"name": "Add"},
                   override([SIGN, None])),
     "product": (product, {"op": "MatMul"},

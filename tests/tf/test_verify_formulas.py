@@ -211,11 +211,6 @@ def negated(graph: Any, like: Any, node: Any, slot: int) -> None:
     node.input[slot] = flip.name
 
 
-def flipped(name: str) -> Edit:
-    """The gradient goes to its tensor negated."""
-    return lambda graph, nodes: negated(graph, nodes["sign/true"], nodes[name], 2)
-
-
 def constant(prefix: str) -> Edit:
     """A constant, changed."""
 
@@ -252,9 +247,7 @@ def other_function(graph: Any, nodes: Any) -> None:
 
 WRONG: dict[str, tuple[str, Edit, str]] = {
     "sign": ("constructions", sign, "relu_1"),
-    "constant of a filter": ("constructions", constant("Tanh/backward"), "Tanh"),
     "inputs of a match": ("constructions", swapped, "product"),
-    "surrogate, negated": ("joins", flipped("sign"), "sign"),
     "straight through to another input": ("joins", other_input, "max"),
     "constant, function": ("functions", constant("sign/surrogate"), "sign"),
     "another gradient function": ("functions", other_function, "sign"),
