@@ -94,32 +94,6 @@ def trained(meta: Any, batches: Iterable[Any]) -> list[tuple[float, float]]:
         return [tuple(map(float, session.run(wanted, one)[:2])) for one in feeds]
 
 
-def trained_by_keras(keras: Any, reversal: Any) -> list[tuple[float, float]]:
-    """The same with Keras layers and an optimizer of Keras; `reversal` is a layer."""
-    import tensorflow as tf
-
-    image = keras.Input((64,))
-    layers = {
-        name: keras.layers.Dense(made, "relu" if name in {"features", "hidden"} else None)
-        for name, (_, made) in SIZES.items()
-    }
-    features = layers["features"](image)
-    told = layers["told"](layers["hidden"](reversal(features)))
-    model = keras.Model(image, [layers["digits"](features), told])
-    for name, layer in layers.items():
-        layer.set_weights([start()[f"{name}/w"], start()[f"{name}/b"]])
-    optimizer = keras.optimizers.SGD(RATE)
-    found = []
-    for images, labels in batches():
-        with tf.GradientTape() as tape:
-            parts = losses(*model(tf.constant(images), training=True), tf.constant(labels))
-            loss = parts[0] + parts[1]
-        wrt = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, wrt), wrt, strict=True))
-        found.append((float(parts[0]), float(parts[1])))
-    return found
-
-
 if __name__ == "__main__":
     what, path, *more = sys.argv[1:]
     if what == "build":

@@ -14,8 +14,6 @@ import numpy as np
 from graphpatch.gradients.ops import DTYPE_NUMBERS
 from graphpatch.protos import FunctionDef, GraphDef
 
-NUMPY_DTYPES = {"int32": np.int32, "bool": np.bool_}
-
 
 def dtype_named(name: str) -> Any:
     """The numpy dtype of this name, bfloat16 included."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from tests.tf import consumer, live, tensorflow1
+from tests.tf import consumer, live
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -115,29 +115,3 @@ def test_an_authors_gets_no_rule_and_two_ways(name: str) -> None:
     rule = {"match": {"op": "IdentityN"}, "patch": {"override_gradient": patch}}
     found = gradient(live.imported(graphpatch.apply([rule], message)))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-# What TensorFlow 1.15 builds and differentiates, with its own tf.nn.swish.
-PROGRAM = """
-import numpy as np
-import tensorflow as tf
-
-with tf.Graph().as_default():
-    x = tf.compat.v1.placeholder(tf.float32, [4], "x")
-    loss = tf.reduce_sum(tf.nn.swish(x), name="loss")
-    with open("model.pb", "wb") as file:
-        file.write(tf.compat.v1.get_default_graph().as_graph_def().SerializeToString())
-    with tf.compat.v1.Session() as session:
-        np.save("dx.npy", session.run(tf.gradients(loss, x)[0], {x: [-3, -0.5, 0, 2]}))
-"""
-
-
-@pytest.mark.slow
-def test_the_swish_of_tensorflow_1(tmp_path: Path) -> None:
-    tensorflow1.ran("-c", PROGRAM, cwd=tmp_path)
-    diagnosis = graphpatch.diagnose(tmp_path / "model.pb", "x", "loss", fix=True)
-    assert [finding.kind for finding in diagnosis.pairs[0].findings] == ["swish"]
-    patched = graphpatch.apply(diagnosis.rules, tmp_path / "model.pb").graph_def()
-    asked = ["--gradients", "loss:0", "x:0"]
-    found = tensorflow1.fetch(patched.SerializeToString(), {"x": X}, asked, tmp_path)
-    np.testing.assert_allclose(found["gradient:x:0"], np.load(tmp_path / "dx.npy"), rtol=2e-6)

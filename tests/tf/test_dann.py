@@ -1,4 +1,4 @@
-"""DANN on digits: reversed by hand, a function, a Keras layer and a rules file: the same losses."""
+"""DANN on digits: reversed by hand, a function and a rules file: the same losses."""
 
 from __future__ import annotations
 
@@ -59,16 +59,6 @@ def assert_same(found: Losses, expected: Losses) -> None:
 def test_the_function(by_hand: Losses) -> None:
     assert_same(trained(lambda x: graphpatch.reverse_gradient(x, dann.STRENGTH)), by_hand)
     assert np.abs(np.subtract(trained(), by_hand)).max() > 0.01  # the reversal counts
-
-
-@pytest.mark.parametrize("name", ["keras", pytest.param("tf_keras", marks=pytest.mark.slow)])
-def test_the_layer(by_hand: Losses, name: str) -> None:
-    keras = pytest.importorskip(name)
-    if name == "keras":
-        from graphpatch.keras import GradientFilter
-    else:
-        from graphpatch.tf_keras import GradientFilter
-    assert_same(dann.trained_by_keras(keras, GradientFilter({"reverse": dann.STRENGTH})), by_hand)
 
 
 @pytest.mark.slow

@@ -472,7 +472,6 @@ def test_tensorflow_ops(group: str) -> None:
 # which number it rounds), they agree to the bit, but for the sign of 0. Test values are multiples
 # of 1/8, NaN and infinities.
 
-BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 LEAVES = "x0 x1 y dy 0 1 2.5 0.125 attr.alpha slope inf nan".split()
 NUMBERS = (
     *("{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / (1 + abs({b}))", "-({a})", "({a}) ** 2"),
@@ -525,35 +524,16 @@ def arrays(draw: st.DrawFn) -> list[Any]:
     ]
 
 
-def check_all_forms(text: str, values: list[Any], rounding: float) -> None:
-    """Compare the three forms, in all dtypes, with one Session."""
-    formula, examples = Formula.parse(text, {"slope": 0.25}), []
-    for dtype, bits in BITS.items():
-        x0, x1, y, dy = (value.astype(dtype_named(dtype)) for value in values)
-        limit = rounding * 2.0**-bits
-        examples.append(Example(formula, (x0, x1), y, dy, limit, (), {"alpha": 0.5}))
-    check_in_a_session(examples)
-    check_by_ops(examples)
-
-
-ROUNDED = (
-    *(f"{name}({{a}})" for name in ("exp", "expm1", "tanh", "sigmoid", "softplus", "erf", "sin")),
-    *(f"{name}({{a}})" for name in ("cos", "norm", "mean", "max", "min")),
-    *(f"{name}(abs({{a}}))" for name in ("log", "log1p", "sqrt", "rsqrt")),
-    *("pow(abs({a}), 1.5)", "sum({a}) / 8", "({a}) / (norm({a}) + 1)"),
-    "norm({a}, from_axis=0, keepdims=true) * dy",
-)
-leaves = st.sampled_from(("x0", "x1 - y", "dy * x0", "clip(dy, -1, 1)", "where(x0 > 0, dy, y)"))
 many = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @settings(max_examples=draws(60), **many)
 @given(numbers, arrays())
 def test_exact_formulas(text: str, values: list[Any]) -> None:
-    check_all_forms(text, values, 0)
-
-
-@settings(max_examples=draws(40), **many)
-@given(st.builds(lambda t, a: t.format(a=a), st.sampled_from(ROUNDED), leaves), arrays())
-def test_rounded_formulas(text: str, values: list[Any]) -> None:
-    check_all_forms(text, values, 64)
+    """Compare the three forms, in all dtypes, with one Session."""
+    formula, examples = Formula.parse(text, {"slope": 0.25}), []
+    for dtype in TOLERANCE:
+        x0, x1, y, dy = (value.astype(dtype_named(dtype)) for value in values)
+        examples.append(Example(formula, (x0, x1), y, dy, 0, (), {"alpha": 0.5}))
+    check_in_a_session(examples)
+    check_by_ops(examples)

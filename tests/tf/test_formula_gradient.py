@@ -14,7 +14,6 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.runtime.gradient_functions import formula_gradients, tensorflow_gradient
 from tests.gradients.regimes import SELU, SELU_ALPHA
-from tests.tf.consumer import taped
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -64,15 +63,6 @@ def test_an_upstream_gradient_that_is_none_or_not_asked_for_counts_as_zeros() ->
         formula_gradients(Formula.parse("dy0 + dy1"), [x], [y, y], [dy])
 
 
-def test_attrs_are_those_of_the_op() -> None:
-    formula, x = LIBRARY["guided_leaky_relu"].formula(), floats(50)
-    build = lambda x: tf.nn.leaky_relu(x, alpha=0.3)  # noqa: E731
-    (found,), (own,) = gradients("LeakyRelu", formula, build, x)
-    np.testing.assert_array_equal(found, own)
-    with pytest.raises(FormulaError, match=r"\(LeakyRelu\) has no attr 'beta'"):
-        gradients("LeakyRelu", "dy * attr.beta", build, x)
-
-
 SHAPES = [
     *([(3, 4), (3, 4)], [(3, 4), (4,)], [(3, 1), (1, 4)], [(), (2, 3)]),
     *([(2, 1, 3), (4, 1)], [(3, 0), (1,)]),
@@ -93,42 +83,9 @@ def test_gradients_are_summed_where_the_op_broadcasts(shapes: Any, fed: bool) ->
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["relu", "relu6", "leaky_relu", "elu", "selu", "softplus"])
-def test_guided_gradients_are_the_own_ones_where_dy_is_positive(name: str) -> None:
-    entry, build = LIBRARY[f"guided_{name}"], getattr(tf.nn, name)
-    x = np.concatenate([4 * floats(200), np.zeros(1, np.float32)])
-    op_type = next(iter(entry.ops))
-    (found,), (own,) = gradients(op_type, entry.formula(), build, x)
-    np.testing.assert_allclose(found, own, rtol=1e-5)
-    (blocked,), _ = gradients(op_type, entry.formula(), lambda x: -build(x), x)
-    np.testing.assert_array_equal(blocked, np.zeros_like(x))
-
-
 def test_selu_has_the_constants_of_tensorflow() -> None:
     y = tf.nn.selu(tf.constant([1.0, -1e3], tf.float64))
     np.testing.assert_allclose(y, [SELU, -SELU_ALPHA], rtol=1e-7)
-
-
-SURROGATES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "sigmoid_surrogate": (3, lambda x: tf.sigmoid(3 * x)),
-    "arctan_surrogate": (3, lambda x: tf.atan(np.pi / 2 * 3 * x) / np.pi),
-    "fast_sigmoid_surrogate": (3, lambda x: x / (1 + 3 * tf.abs(x))),
-    "hard_tanh_ste": (None, lambda x: tf.clip_by_value(x, -1, 1)),
-    "triangle_surrogate": (
-        {"height": 0.3, "width": 2},
-        lambda x: 0.3 * tf.where(tf.abs(x) < 2, x - x * tf.abs(x) / 4, tf.sign(x)),
-    ),
-    "straight_through": (None, tf.identity),
-}
-
-
-@pytest.mark.parametrize("name", SURROGATES)
-def test_surrogates_are_the_derivatives_of_what_they_stand_for(name: str) -> None:
-    parameters, smooth = SURROGATES[name]
-    x = floats(100, dtype=np.float64) * 2
-    (found,), (own,) = gradients("Sign", LIBRARY[name].formula(parameters), tf.sign, x)
-    assert own is None or not own.any()
-    np.testing.assert_allclose(found, taped(smooth, x)[1], rtol=1e-12, atol=1e-14)
 
 
 def test_guided_relu_is_the_classic_script_to_the_bit() -> None:

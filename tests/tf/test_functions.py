@@ -309,7 +309,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "an override of integers": (
         lambda: override_gradient(tf.abs, "identity")(tf.constant(1)), TypeError, "takes int32"),
     "bounds": (lambda: clip_gradient([1.0], 1, 0), RulesError, "min <= max"),
-    "a negative strength": (lambda: reverse_gradient([1.0], -1), RulesError, "strength >= 0"),
     "a shape": (
         lambda: scale_gradient([1.0], tf.ones([3])), ValueError, r"factor has shape \(3,\)"),
     "a wrong name": (lambda: filter_gradient([1.0], "sgin"), RulesError, "sign"),
@@ -329,21 +328,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a tensor as the function": (
         lambda: override_gradient(tf.ones([2]), "sign"),
         TypeError, "override_gradient: f: expected a function of tensors; found EagerTensor"),
-    "a tensor as the surrogate": (
-        lambda: surrogate(tf.sign, tf.ones([2]), tf.ones([2])),
-        TypeError, "surrogate: g: expected a function of tensors"),
-    "nothing as the function": (
-        lambda: straight_through(None, tf.ones([2])),  # type: ignore[arg-type]
-        TypeError, "straight_through: f: expected a function of tensors"),
     "an option": (
         lambda: override_gradient(tf.nn.leaky_relu, "sign")(tf.ones([2]), alpha=0.1),
         TypeError, "found alpha; bind options before"),
     "an override of a ragged tensor": (
         lambda: override_gradient(tf.nn.relu, "sign")(ragged([0, 1, 3])),
         TypeError, "found a RaggedTensor; use it on the values"),
-    "rows in other places": (
-        lambda: backward_as(ragged([0, 1, 3]), ragged([0, 2, 3])),
-        tf.errors.InvalidArgumentError, "partitions have incompatible row_splits"),
     "more ragged dimensions": (
         lambda: surrogate(
             tf.identity, lambda x: tf.RaggedTensor.from_row_splits(x, [0, 2]), ragged([0, 1, 3])),
