@@ -63,6 +63,15 @@ def test_an_upstream_gradient_that_is_none_or_not_asked_for_counts_as_zeros() ->
         formula_gradients(Formula.parse("dy0 + dy1"), [x], [y, y], [dy])
 
 
+def test_attrs_are_those_of_the_op() -> None:
+    formula, x = LIBRARY["guided_leaky_relu"].formula(), floats(50)
+    build = lambda x: tf.nn.leaky_relu(x, alpha=0.3)  # noqa: E731
+    (found,), (own,) = gradients("LeakyRelu", formula, build, x)
+    np.testing.assert_array_equal(found, own)
+    with pytest.raises(FormulaError, match=r"\(LeakyRelu\) has no attr 'beta'"):
+        gradients("LeakyRelu", "dy * attr.beta", build, x)
+
+
 SHAPES = [
     *([(3, 4), (3, 4)], [(3, 4), (4,)], [(3, 1), (1, 4)], [(), (2, 3)]),
     *([(2, 1, 3), (4, 1)], [(3, 0), (1,)]),
