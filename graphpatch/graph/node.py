@@ -98,10 +98,8 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
 
 
 def payload_at(source: Source, start: int) -> Payload:
-    """Return the payload of the NodeDef whose field starts at `start`; its record is not large."""
+    """Return the payload of the large NodeDef at `start`, whose record counts as small."""
     at, end = entry(source, start)
-    if end - at < LARGE:
-        return Payload(source.data[at:end])
     parts, large = list[bytes](), list[LargeField]()
     for field in fields(source.data, at, end):
         if field.end - field.value >= LARGE and field.number >= ATTR:
