@@ -107,7 +107,7 @@ def _differences(before: Node, after: Node, old: Payload, new: Payload) -> list[
     for slot, (text, text_after) in enumerate(pairs):
         if text != text_after:
             changes.append(f"input {slot}: {text} -> {text_after}")
-    if not (old.large or new.large) and are_attrs_left(old, new):
+    if not (old.large or new.large) and are_attrs_left(old.small, new.small):
         return changes
     if before.device != after.device:
         changes.append(f"device: {before.device or NOTHING} -> {after.device or NOTHING}")

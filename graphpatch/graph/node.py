@@ -149,9 +149,9 @@ def behind_inputs(raw: bytes) -> bytes:
     return raw[at:]
 
 
-def are_attrs_left(before: Payload, now: Payload) -> bool:
+def are_attrs_left(before: bytes, now: bytes) -> bool:
     """Return whether rules, which write behind them, left device and attrs as they were spelled."""
-    rest, more = behind_inputs(before.small), behind_inputs(now.small)
+    rest, more = behind_inputs(before), behind_inputs(now)
     if not more.startswith(rest):
         return False
     more = more[len(rest) :]
@@ -385,35 +385,31 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         edited = self.edited.get(index)
         if isinstance(edited, EditedNode):
             return edited.record
-        if edited is None and index in self.records:
-            return self.records[index]
-        strings: Sequence[bytes] | None = self.heads.records.get(index)
         if edited is not None:
             value = self.attr(index, PROVENANCE_ATTR)
-            strings = None if value is None else value.list.s
-        if strings is None:
-            return None
+            return None if value is None else self._read_record(index, value.list.s)
+        if index not in self.records and index in self.heads.records:
+            self.records[index] = self._read_record(index, self.heads.records[index])
+        return self.records.get(index)
+
+    def _read_record(self, index: int, strings: Sequence[bytes]) -> NodeRecord:
         try:
-            record = read_strings(strings)
+            return read_strings(strings)
         except ValueError as error:
             raise ModelError(
                 f"{Node(self, index)}: its attr {PROVENANCE_ATTR} is not one that graphpatch "
                 f"wrote: {error}"
             ) from None
-        if edited is None:
-            self.records[index] = record
-        return record
 
     def touched(self) -> Mapping[int, NodeRecord]:
         """Return what rules wrote down on nodes, by their indices, in the order of these."""
-        if not self.edited:
-            return self._touched_in_file
-        records = ((index, self.record(index)) for index in self.signed())
-        return {index: record for index, record in records if record is not None}
-
-    @cached_property
-    def _touched_in_file(self) -> Mapping[int, NodeRecord]:
-        return {index: record for index in self.heads.records if (record := self.record(index))}
+        if self.edited:
+            records = ((index, self.record(index)) for index in self.signed())
+            return {index: record for index, record in records if record is not None}
+        in_file, read = self.heads.records, self._read_record
+        if len(self.records) < len(in_file):
+            self.records = {index: read(index, strings) for index, strings in in_file.items()}
+        return self.records
 
     def written(self) -> dict[int, bytes]:
         """Return the NodeDefs that carry a record, serialized, in the order of the file."""

@@ -1,8 +1,10 @@
 """An edit of many ops that are alike: done once, to an op that stands for them, and filled in.
 
 Ops are of one form if their NodeDefs differ only in their names and in what they read, and these
-are of the same lengths. The op that stands for a form has stand-ins of the same length where its
-own names would be, so that in what the edit leaves, an op's own names take their places.
+are of the same lengths: a Relu `r07` of `x07`, and a Relu `r08` of `x12`. The op that stands for
+them, alone in a body, has stand-ins of the same lengths for names: a Relu `A..` of `B..`. Where the
+edit leaves an Identity `A..` of `A../forward`, `r08` is an Identity of `r08/forward`, and so on. An
+edit that asks who reads the op, or what it reads, has no template: it is done op by op.
 """
 
 from __future__ import annotations

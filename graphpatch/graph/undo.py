@@ -93,7 +93,7 @@ def _check_restored(
                 f"place does not run; it is not put back"
             )
         return
-    if not payload.large and are_attrs_left(Payload(record.original[0]), payload):
+    if not payload.large and are_attrs_left(record.original[0], payload.small):
         return
     before, now = original.attr, message(NodeDef, payload.small).attr
     keys = [key for key in {*now, *before} if key[:1] != "_"]
@@ -116,12 +116,15 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> tuple[frozenset[str], di
     if not undone.payloads and not undone.dropped:
         return frozenset(), {}
     stays = bytearray(b"\1") * len(old)
-    cut = list(old.cut)
-    for index in undone.dropped:
+    cut, first, end = list(old.cut), -1, -1
+    for index in undone.dropped:  # those that lie side by side are cut as one
         stays[index], start = 0, heads.starts[index]
-        is_behind = bool(cut) and cut[-1][1] == start
-        first = cut.pop()[0] if is_behind else start
-        cut.append((first, entry(old.source, start)[1]))
+        if start == end:
+            cut.pop()
+        else:
+            first = start
+        end = entry(old.source, start)[1]
+        cut.append((first, end))
     before = Heads(
         array("Q", compress(heads.starts, stays)),
         list(compress(heads.names, stays)),
@@ -152,22 +155,20 @@ def _replace_nodes(graph: Graph, undone: UndoneBody) -> tuple[frozenset[str], di
         graph.main = body
     else:
         graph.functions[body.label] = body
-    _check_reads(body, (dropped | old_names.keys()).difference(before.names))
+    _check_reads(body, dropped, old_names)
     return dropped, old_names
 
 
-def _check_reads(body: Body, lost: Collection[str]) -> None:
-    """Raise ModelError where somebody else's node reads what a rule added."""
-    heads = body.heads
-    others = set(chain.from_iterable(heads.inputs)).difference(heads.names) if lost else ()
-    for text in sorted(text for text in others if names.op_of(text) in lost):
-        index = next(index for index, inputs in enumerate(heads.inputs) if text in inputs)
-        raise ModelError(
-            f"{Node(body, index)} reads {text!r}, which a rule added; it was changed since"
-        )
-    for text in body.ret.values():
-        if names.op_of(text) in lost:
-            raise ModelError(f"function {body.label} returns {text!r}, which a rule added")
+def _check_reads(body: Body, dropped: Collection[str], old_names: Collection[str]) -> None:
+    """Raise ModelError where somebody else's node, or a function, reads what a rule added."""
+    inputs = body.heads.inputs
+    unusual = {*chain.from_iterable(inputs), *body.ret.values()}.difference(body.heads.names)
+    for text in sorted(unusual):
+        op = names.op_of(text)
+        if op not in body.by_name and (op in dropped or op in old_names):
+            readers = (Node(body, index) for index, read in enumerate(inputs) if text in read)
+            reader = next(map(str, readers), f"function {body.label}")
+            raise ModelError(f"{reader} reads {text!r}, which a rule added; it was changed since")
 
 
 def _drop_functions(graph: Graph) -> frozenset[str]:
