@@ -48,19 +48,15 @@ class Language(msgspec.Struct, frozen=True):
             if text[position].isspace():
                 position += 1
                 continue
-            token = self._token(text, position)
+            match = self.token.match(text, position)
+            if match is None:
+                hint = self.instead.get(text[position])
+                message = f"a {self.name} has no {text[position]!r}" + (f"; {hint}" if hint else "")
+                raise self.error(text, position + 1, message)
+            token = Token(match.lastgroup or "", match.group(), position + 1)
+            if token.kind == "number" and len(token.text) > LONGEST_NUMBER:
+                message = f"a number has at most {LONGEST_NUMBER} characters"
+                raise self.error(text, position + 1, message)
             yield token
             position += len(token.text)
         yield Token("end", "", len(text.rstrip()) + 1)
-
-    def _token(self, text: str, position: int) -> Token:
-        match = self.token.match(text, position)
-        if match is None:
-            hint = self.instead.get(text[position])
-            message = f"a {self.name} has no {text[position]!r}" + (f"; {hint}" if hint else "")
-            raise self.error(text, position + 1, message)
-        token = Token(match.lastgroup or "", match.group(), position + 1)
-        if token.kind == "number" and len(token.text) > LONGEST_NUMBER:
-            message = f"a number has at most {LONGEST_NUMBER} characters"
-            raise self.error(text, position + 1, message)
-        return token
