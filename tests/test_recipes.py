@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from graphpatch.recipes import RECIPES, recipe_rules
 from graphpatch.rules import load_rules, rules_from
 from tests.conftest import RulesFile, Run
 from tests.graphs import graphdef
-from tests.match.pattern.test_traps import scalar
+from tests.match.pattern.test_traps import scalars
 from tests.patches.one_op import net
 from tests.test_shown import ran
 
@@ -78,7 +77,7 @@ DIGITS = Path(__file__).parent.parent / "scripts" / "models" / "digits.pb"
 
 def model(text: str, **constants: float) -> Any:
     """The graph of these ops, which read x and constants by name."""
-    return graphdef(*net("x:Placeholder"), *starmap(scalar, constants.items()), *net(text))
+    return graphdef(*net("x:Placeholder"), *scalars(**constants), *net(text))
 
 
 LEAKY = "scaled:Mul(slope,x) y:Maximum(scaled,x)"
