@@ -25,7 +25,7 @@ from graphpatch.rules import Rule, rules_from
 from graphpatch.step import apply_rule, left_out_notes, listed_matches, ops_by_graph, patch_matched
 from graphpatch.table import html_table, plural
 
-OF_A_RULE = {"match", "patch"}
+OF_RULES = {"rules", "match", "patch"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -134,21 +134,14 @@ def matches(
         >>> [(one.captures["c"], one.inputs["x0"]) for one in found]
         [('block1/conv', 'x:0'), ('block2/conv', 'block1/relu:0')]
     """
-    alone = _bare_match(rules)
-    read: Sequence[Rule] = () if alone is not None else rules_of(rules)  # type: ignore[arg-type]
+    alone: object = {"pattern": rules} if isinstance(rules, Pattern) else rules
+    if isinstance(alone, Mapping) and not OF_RULES & alone.keys():  # a match without a rule
+        [rule] = rules_from([{"match": alone, "patch": {"stop_gradient": True}}])
+        loaded = model_from("model", model, progress)
+        return Matches(loaded, (), (match_only(rule.match, loaded, explain, with_places=True),))
+    read = rules_of(rules)  # type: ignore[arg-type]
     loaded = model_from("model", model, progress)
-    if alone is not None:
-        match = rules_from([{"match": alone, "patch": {"stop_gradient": True}}])[0].match
-        return Matches(loaded, (), (match_only(match, loaded, explain, with_places=True),))
     return Matches(loaded, tuple(read), tuple(match_rules(read, loaded, explain, True)))
-
-
-def _bare_match(rules: object) -> Mapping[str, Any] | None:
-    """Return what is a match without a rule around it; None for rules."""
-    if isinstance(rules, Pattern):
-        return {"pattern": rules}
-    is_rule = isinstance(rules, Mapping) and bool({"rules", *OF_A_RULE} & rules.keys())
-    return rules if isinstance(rules, Mapping) and not is_rule else None
 
 
 EXPLAINED = 100  # rules that match nothing, for which the nearest names are looked for
@@ -159,29 +152,20 @@ class RuleMatches(Document, msgspec.Struct, frozen=True):
     """What one rule matches.
 
     `matches` are as `apply --json` lists them, `left_out` says which matches don't count, and
-    `error` what `apply` would say. `misses` is why, and where it came near: where it was asked
-    for, or nothing matched. `places` has each match with what goes in and comes out, where that
-    was asked for, `notes` what a pattern may not mean as it was written.
+    `error` what `apply` would say, where it would refuse the rule. `near` has lines on why, and
+    where it came near: where that was asked for, or nothing matched. `places` has each match with
+    what goes in and comes out, where that was asked for, `notes` what a pattern may not mean as it
+    was written.
     """
 
-    keys = "name=rule matches left_out notes? near error=refusal"
+    keys = "name=rule matches left_out notes? near error"
     rule: str
     matches: list[dict[str, Any]]
     left_out: list[str]
-    error: str
-    misses: str
+    error: str | None
+    near: list[str]
     places: tuple[Place, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def near(self) -> list[str]:
-        """Return the lines of `misses`."""
-        return self.misses.split("\n") if self.misses else []
-
-    @property
-    def refusal(self) -> str | None:
-        """Return what `apply` would say, where it would refuse the rule."""
-        return self.error or None
 
 
 def match_rules(
@@ -204,7 +188,7 @@ def match_rules(
         of_rule = _rule_matches(rule, rule.match, rule.on, graphs, known, why, with_places, names)
         missed += not of_rule.matches
         try:
-            targets = ops_by_graph(rule, graphs, why=False, known=known)  # `misses` tells why
+            targets = ops_by_graph(rule, graphs, why=False, known=known)  # `near` tells why
         except GraphpatchError as refusal:  # nothing has been changed
             error = str(refusal)
         else:
@@ -216,7 +200,7 @@ def match_rules(
                 for earlier in since:
                     apply_rule(earlier, graphs)
                 before, since = _copies(graphs), []
-        matched.append(replace(of_rule, error=error.partition("\n")[0]))
+        matched.append(replace(of_rule, error=error.partition("\n")[0] or None))
     return matched
 
 
@@ -266,11 +250,11 @@ def _rule_matches(
         listed += listed_matches(matched, tags, whole=on == (WHOLE,))
         places += _places_of(matched, tags or "") if with_places else ()
     left_out = [text for matched in known for text in left_out_notes(name, matched)]
-    misses = ""
+    near = list[str]()
     if why or not listed:
-        misses = explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)
+        near = (explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)).split("\n")
     notes = tuple(type_notes(match.pattern))
-    return RuleMatches(name, listed, left_out, "", misses, tuple(places), notes)
+    return RuleMatches(name, listed, left_out, None, near, tuple(places), notes)
 
 
 MOST_NAMED = 8  # tensors of a match that are printed

@@ -182,7 +182,7 @@ def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
         names = undone_body.with_other_type
         body = graph.counterpart(undone_body.body) if names else None
         for node in (body.node(name) for name in names) if body is not None else ():
-            if (unsafe := unsafe_op(node)) is not None:
+            if unsafe := unsafe_op(node):
                 yield f"{unsafe}, as it did in the function that took its place"
 
 

@@ -6,8 +6,7 @@ sandbox. This keeps the ops from running that reach files, the network or Python
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from graphpatch import opdefs
 from graphpatch.errors import UnsafeError
@@ -71,32 +70,21 @@ BY_ATTR = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Unsafe:
-    """An op that does more than compute, and what it does."""
-
-    node: Node
-    does: str
-
-    def __str__(self) -> str:
-        return f"{self.node} {self.does}"
-
-
-def unsafe_op(node: Node) -> Unsafe | None:
-    """Return what an op does besides computing; None where it does nothing else."""
+def unsafe_op(node: Node) -> str:
+    """Return an op with what it does besides computing; nothing where it does nothing else."""
     if node.op in UNSAFE:
-        return Unsafe(node, UNSAFE[node.op])
+        return f"{node} {UNSAFE[node.op]}"
     if node.op in BY_ATTR:
         key, harmless = BY_ATTR[node.op]
         value = node.attr(key)
         text = "" if value is None else value.s.decode(errors="backslashreplace")
         if text not in harmless:
-            return Unsafe(node, f"touches files ({key} is {text!r})")
-    return None
+            return f"{node} touches files ({key} is {text!r})"
+    return ""
 
 
-def unsafe_ops(graph: ModelGraph, fetched: Iterable[str] | None = None) -> list[Unsafe]:
-    """Return the ops that do more than compute, among those that the tensors `fetched` need.
+def unsafe_ops(graph: ModelGraph, fetched: Iterable[str] | None = None) -> dict[Node, str]:
+    """Return what ops do besides computing, of those that the tensors `fetched` need.
 
     Control inputs and called functions with their gradient functions count; so does the whole main
     graph where `fetched` is silent. Ops without a state count wherever they are: TensorFlow
@@ -116,7 +104,7 @@ def refuse_unsafe(graph: ModelGraph, allow: bool, fetched: Iterable[str] | None 
 
     Looked at is what `unsafe_ops` looks at. `allow`: the model is trusted.
     """
-    _refuse([] if allow else unsafe_ops(graph, fetched))
+    _refuse({} if allow else unsafe_ops(graph, fetched))
 
 
 def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
@@ -131,12 +119,12 @@ def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
     restored = meta.object_graph_def.concrete_functions
     nodes = (node for body in graph.bodies for node in body)
     counted = [n for n in nodes if n not in spared or n.body.label in restored]
-    _refuse([] if allow else _unsafe_of(_with_called_ops(graph, counted)))
+    _refuse({} if allow else _unsafe_of(_with_called_ops(graph, counted)))
 
 
 def apart_from_savers(graph: ModelGraph, fetched: Sequence[str]) -> tuple[list[str], list[str]]:
     """Of these tensors of the main graph, those that need no op of a Saver; and those that do."""
-    savers = [unsafe.node for unsafe in unsafe_ops(graph, fetched) if unsafe.node.op in SAVERS]
+    savers = [node for node in unsafe_ops(graph, fetched) if node.op in SAVERS]
     ends = [  # of an op without outputs, what waits for it
         TensorName(node.name, place)
         for node in savers
@@ -149,19 +137,17 @@ def apart_from_savers(graph: ModelGraph, fetched: Sequence[str]) -> tuple[list[s
     return [name for name in fetched if name not in saved], sorted(saved)
 
 
-def _refuse(unsafe: Sequence[Unsafe]) -> None:
+def _refuse(unsafe: Mapping[Node, str]) -> None:
     if unsafe:
         raise UnsafeError(
-            f"running it would do more than compute: {short(list(map(str, unsafe)), by='; ')}; if "
+            f"running it would do more than compute: {short(list(unsafe.values()), by='; ')}; if "
             f"you trust the model, --allow-unsafe-ops lets it run (in Python: "
             f"allow_unsafe_ops=True)"
         )
 
 
-def _unsafe_of(nodes: Iterable[Node]) -> list[Unsafe]:
-    """Return those of the ops that do more than compute, each once."""
-    unsafe = {node: does for node in nodes if (does := unsafe_op(node)) is not None}
-    return list(unsafe.values())
+def _unsafe_of(nodes: Iterable[Node]) -> dict[Node, str]:
+    return {node: does for node in nodes if (does := unsafe_op(node))}
 
 
 def _is_stateful(op: str) -> bool:

@@ -93,10 +93,9 @@ def _lines_of_matches(matched: RuleMatches) -> list[str]:
     title = [f"{matched.rule or 'matched'}: {first}{plural(count, 'op')}"]
     lines = [f"  {line}" for match in _in_order(matched.matches) for line in _match(match)]
     lines += [f"  note: {text}" for text in (*matched.notes, *matched.left_out)]
-    error = matched.error.removeprefix(f"rule {matched.rule!r}: ")
+    error = (matched.error or "").removeprefix(f"rule {matched.rule!r}: ")
     lines += [f"  error: {error}"] if error else []
-    lines += matched.misses.split("\n") if matched.misses else []
-    return title + lines
+    return [*title, *lines, *matched.near]
 
 
 def _in_order(matches: list[dict[str, Any]]) -> list[dict[str, Any]]:

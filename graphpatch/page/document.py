@@ -15,7 +15,7 @@ import graphpatch
 from graphpatch.analysis.compare import titles
 from graphpatch.analysis.doctor.causes import Finding
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
-from graphpatch.analysis.doctor.trial import offered
+from graphpatch.analysis.doctor.survey import offered
 from graphpatch.analysis.interface import InterfaceTensor, interface
 from graphpatch.differentiation.gradient_reach import differentiate
 from graphpatch.differentiation.replay import GradientReplay

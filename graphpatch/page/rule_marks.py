@@ -89,7 +89,7 @@ def of_matches(matches: Matches) -> RuleMarks:
     for rule_matches in matches.found:
         name = rule_matches.rule if rule_matches.rule in marks.written else SELECTED
         if rule_matches.error:
-            marks.wrong[name] = "\n".join(filter(None, (rule_matches.error, rule_matches.misses)))
+            marks.wrong[name] = "\n".join(filter(None, (rule_matches.error, *rule_matches.near)))
         for place in rule_matches.places:
             graph = tags.index(place.graph) if place.graph in tags else 0
             for op in place.ops:

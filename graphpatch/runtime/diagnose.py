@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphpatch.analysis.doctor.causes import rule_for
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis as Pair
-from graphpatch.analysis.doctor.survey import FixResult, GraphDiagnosis, survey
+from graphpatch.analysis.doctor.survey import FixResult, GraphDiagnosis, applied, survey
 from graphpatch.analysis.doctor.survey import fix as fixed_by_rules
-from graphpatch.analysis.doctor.trial import applied
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.application import page_part
 from graphpatch.arguments import tensor_names

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import graphpatch
+from graphpatch.graph.attrs import OVERRIDE as KEY
 from graphpatch.graph.provenance import PROVENANCE_ATTR
 from graphpatch.protos import GraphDef
 from tests import graphs
@@ -103,18 +104,6 @@ def made_elu(_: Any, nodes: dict[str, Any]) -> None:
     nodes["r/forward"].op = "Elu"
 
 
-def keyed(_: Any, nodes: dict[str, Any]) -> None:
-    nodes["b"].attr["_gradient_op_type"].s = b"Tanh"
-
-
-def another_input(_: Any, nodes: dict[str, Any]) -> None:
-    nodes["y"].input[1] = "x"
-
-
-def added(graph: GraphDef, _: Any) -> None:
-    graph.node.add(name="more", op="Identity", input=["x"]).attr["T"].type = 1
-
-
 def swapped_inputs(_: Any, nodes: dict[str, Any]) -> None:
     nodes["n"].input[1], nodes["n"].input[2] = nodes["n"].input[2], nodes["n"].input[1]
 
@@ -127,14 +116,14 @@ def forged(_: Any, nodes: dict[str, Any]) -> None:
 
 EDITS: dict[str, tuple[Edit, str]] = {
     "a negated guard": (negated, "backward"),
-    "key": (keyed, "backward"),
+    "key": (lambda _, nodes: setattr(nodes["b"].attr[KEY], "s", b"Tanh"), "backward"),
     "producer": (lambda graph, _: setattr(graph.versions, "producer", 21), ""),
     "condition": (lambda _, nodes: setattr(nodes["n/true"], "op", "ZerosLike"), "backward"),
     "branch": (swapped_inputs, "backward"),
     "op type": (made_elu, "forward"),
-    "input": (another_input, "forward"),
+    "input": (lambda _, nodes: nodes["y"].input.__setitem__(1, "x"), "forward"),
     "attr": (lambda _, nodes: setattr(nodes["b"].attr["Nobody"], "i", 3), "forward"),
-    "an op more": (added, "forward"),
+    "an op more": (lambda graph, _: graph.node.add(name="more", op="NoOp"), "forward"),
     "an op less": (lambda graph, nodes: graph.node.remove(nodes["y"]), "forward"),
     "record": (forged, "record"),
 }
@@ -151,8 +140,8 @@ def test_what_no_rule_does_is_a_fault(path: Path, name: str) -> None:
 
 def test_what_flows_back_comes_first(path: Path) -> None:
     def edit(graph: GraphDef, nodes: dict[str, Any]) -> None:
-        another_input(graph, nodes)
-        keyed(graph, nodes)
+        nodes["y"].input[1] = "x"
+        nodes["b"].attr[KEY].s = b"Tanh"
 
     failures = structure(path, patched(path, RULES, edit))[1]
     assert failures == [

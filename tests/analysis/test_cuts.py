@@ -92,12 +92,10 @@ def test_what_is_no_cut(asked: list[list[str]], said: list[str]) -> None:
 
 
 def test_cuts_that_cross() -> None:
-    nodes = [
-        node("x", "Placeholder"),
-        *(node(f"{side}1", "Relu", "x") for side in "ab"),
-        *(node(f"{side}2", "Relu", f"{side}1") for side in "ab"),
-        node("loss", "AddV2", "a2", "b2"),
+    sides = [
+        node(f"{side}{n}", "Relu", f"{side}1" if n == 2 else "x") for side in "ab" for n in (1, 2)
     ]
+    nodes = [node("x", "Placeholder"), *sides, node("loss", "AddV2", "a2", "b2")]
     assert len(cuts_of(nodes, ["a1", "b2"])) == 1
     with pytest.raises(CutError, match="cross: neither lies as a whole"):
         cuts_of(nodes, ["a1", "b2"], ["a2", "b1"])

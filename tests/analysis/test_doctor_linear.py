@@ -54,15 +54,6 @@ def nested_branches(depth: int) -> GraphDef:
     return graphdef(condition, X, branch("f0", "b", "x"), functions=functions)
 
 
-def nested_calls(depth: int) -> GraphDef:
-    functions = []
-    for k in range(depth):
-        deeper = [] if k + 1 == depth else [node("c", f"f{k + 1}", "r:activations:0")]
-        gives = "c:o:0" if deeper else "r:activations:0"
-        functions.append(function(f"f{k}", ["a"], [node("r", "Relu", "a"), *deeper], {"o": gives}))
-    return graphdef(X, node("y", "f0", "x"), functions=functions)
-
-
 def many_outputs(count: int) -> GraphDef:
     """A function of so many outputs, and who reads each."""
     body = [node(f"r{k}", "Relu", "a") for k in range(count)]
@@ -87,10 +78,6 @@ def of_y(model: graphpatch.Model) -> object:
     return asked(model, "y")
 
 
-def page(model: graphpatch.Model) -> object:
-    return graphpatch.view(model).document()
-
-
 Work = Callable[[graphpatch.Model], object]
 GRAPHS: dict[str, tuple[Callable[[int], GraphDef], int, Work, bool]] = {
     "a chain": (lambda count: chain(count, "Relu"), 50, of_y, False),
@@ -99,7 +86,6 @@ GRAPHS: dict[str, tuple[Callable[[int], GraphDef], int, Work, bool]] = {
     "many outputs of one input": (wide, 100, asked, False),
     "called twice each": (nested_branches, 10, of_y, True),
     "a function of many outputs": (many_outputs, 260, of_y, False),  # from 256 on they are kept
-    "the page of nested calls": (nested_calls, 30, page, True),
 }
 
 

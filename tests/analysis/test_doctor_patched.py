@@ -14,12 +14,10 @@ from tests import graphs
 from tests.graphs import const, node
 
 SIGN = {"name": "signs", "match": {"op": "Sign"}, "patch": {"straight_through": True}}
-TANH = {
-    "name": "halves",
-    "match": {"op": "Tanh"},
-    "patch": {"override_gradient": {"formula": "dy * 0.5"}},
-}
-STOP = {"name": "bad", "match": {"op": "Exp"}, "patch": {"stop_gradient": True}}
+HALF = {"override_gradient": {"formula": "dy * 0.5"}}
+TANH = {"name": "halves", "match": {"op": "Tanh"}, "patch": HALF}
+CARRIED, KEYED = {**TANH, "emit": "function"}, {**TANH, "emit": "attr"}
+STOP = {"name": "bad", "match": {"op": ["Exp", "Relu"]}, "patch": {"stop_gradient": True}}
 ONE_SIDE = {
     "name": "bad",
     "match": {"op": "FloorDiv"},
@@ -27,13 +25,63 @@ ONE_SIDE = {
 }
 
 
-def patched_and_read(folder: Path, rules: list[dict[str, Any]], *nodes: Any) -> graphpatch.Model:
+def patched_and_read(folder: Path, rules: list[Any], *nodes: Any) -> graphpatch.Model:
     """The model with the rules, as it is read from its file."""
-    path, target = folder / "model.pb", folder / "patched.pb"
-    given = [node("x", "Placeholder"), const("w"), *nodes]
-    path.write_bytes(graphs.graphdef(*given).SerializeToString())
-    graphpatch.apply(rules, graphpatch.load(path)).model.save(target)
-    return graphpatch.load(target)
+    inner = graphs.function("f", ["a"], [node("r", "Relu", "a")], {"b": "r:activations:0"})
+    original = graphs.graphdef(node("x", "Placeholder"), const("w"), *nodes, functions=[inner])
+    graphpatch.apply(rules, original).save(folder / "patched.pb")
+    return graphpatch.load(folder / "patched.pb")
+
+
+def one(model: graphpatch.Model) -> PairDiagnosis:
+    [seen] = survey(model, ["x"], ["y"])
+    [found] = seen.diagnoses
+    return found
+
+
+# Rules, ops, what a Session and a tape give, what is found, and what is said.
+A, Y = node("a", "Tanh", "x"), node("y", "Tanh", "a")
+PATCHED: dict[str, tuple[list[Any], list[Any], str, str, list[str], list[str]]] = {
+    "a tape drops what a function carries": (
+        [CARRIED], [A, Y], "flows", "error", ["carried"],
+        ["rule 'halves' carries its gradient in a function", "register_gradients"],
+    ),
+    "a key of ours": (
+        [KEYED], [node("y", "Tanh", "x")], "error", "error", ["our_key"],
+        ["graphpatch.register_gradients(FILE)"],
+    ),
+    "a Sign that counts as the identity": (
+        [SIGN], [node("a", "Sign", "x"), Y], "flows", "flows", [], [],
+    ),
+    "beside another rule": (
+        [SIGN, CARRIED], [node("a", "Sign", "x"), Y], "flows", "error", ["carried"], [],
+    ),
+    "stop_gradient": (
+        [STOP], [node("a", "Exp", "x"), node("y", "Sin", "a")], "none", "none", ["our_rule"],
+        ["rule 'bad' stops it here", "graphpatch revert FILE --rule 'bad'"],
+    ),
+    "null": (
+        [ONE_SIDE], [node("a", "FloorDiv", "w", "x"), node("y", "Sin", "a")], "none", "none",
+        ["our_rule"], ["rule 'bad' stops it here", "graphpatch revert FILE --rule 'bad'"],
+    ),
+    "stop_gradient in a function": (
+        [STOP], [node("y", "f", "x")], "zero", "error", ["our_rule", "carried"],
+        ["rule 'bad' stops it here"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PATCHED)
+def test_what_rules_did_is_told(case: str, tmp_path: Path) -> None:
+    rules, nodes, verdict, tape, kinds, said = PATCHED[case]
+    model = patched_and_read(tmp_path, rules, *nodes)
+    found = one(model)
+    assert (found.verdict, found.tape) == (verdict, tape)
+    assert [finding.kind for finding in found.findings] == kinds
+    texts = " ".join(f"{finding.what} {finding.remedy}" for finding in found.findings)
+    assert all(text in texts for text in said)
+    fixed = fix(model, ["x"], ["y"])
+    assert (fixed.rules, len(fixed.left)) == ([], verdict != "flows")
 
 
 def test_rules_that_stop_gradients_are_not_about_activations(tmp_path: Path) -> None:
@@ -44,7 +92,7 @@ def test_rules_that_stop_gradients_are_not_about_activations(tmp_path: Path) -> 
         node("e", "Exp", "b"),
         node("y", "Identity", "e"),
     )
-    half = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": "dy * 0.5"}}}
+    half = {"match": {"op": "Relu"}, "patch": HALF}
     stop_relu = {"match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
     for rules, told in (([STOP], False), ([stop_relu], False), ([half], True)):
         model = patched_and_read(tmp_path, rules, *nodes)
@@ -53,71 +101,10 @@ def test_rules_that_stop_gradients_are_not_about_activations(tmp_path: Path) -> 
         assert ("activations" in kinds) is told, rules
 
 
-def one(model: graphpatch.Model) -> PairDiagnosis:
-    [seen] = survey(model, ["x"], ["y"])
-    [found] = seen.diagnoses
-    return found
-
-
-def test_a_tape_drops_what_a_function_carries(tmp_path: Path) -> None:
-    rule = {**TANH, "emit": "function"}
-    model = patched_and_read(tmp_path, [rule], node("a", "Tanh", "x"), node("y", "Tanh", "a"))
-    found = one(model)
-    assert (found.verdict, found.tape) == ("flows", "error")
-    [finding] = found.findings
-    assert (finding.kind, finding.rules) == ("carried", [])
-    assert (finding.op_type, finding.document()["type"]) == ("Tanh", "Tanh")
-    assert "rule 'halves' carries its gradient in a function" in finding.what
-    assert "register_gradients" in finding.remedy
-    assert fix(model, ["x"], ["y"]).rules == []
-    assert fix(model, ["x"], ["y"]).left == []
-
-
-@pytest.mark.parametrize("rules", [[SIGN], [SIGN, TANH]], ids=["alone", "beside another"])
-def test_a_sign_that_counts_as_the_identity_blocks_nothing(
-    rules: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    found = one(patched_and_read(tmp_path, rules, node("a", "Sign", "x"), node("y", "Tanh", "a")))
-    assert found.verdict == "flows"
-    assert "zero" not in [finding.kind for finding in found.findings]
-
-
-@pytest.mark.parametrize(
-    ("rule", "nodes"),
-    [
-        (STOP, [node("a", "Exp", "x"), node("y", "Sin", "a")]),
-        (ONE_SIDE, [node("a", "FloorDiv", "w", "x"), node("y", "Sin", "a")]),
-    ],
-    ids=["stop_gradient", "null"],
-)
-def test_what_a_rule_stops_is_said_to_be_its_doing(
-    rule: dict[str, Any], nodes: list[Any], tmp_path: Path
-) -> None:
-    model = patched_and_read(tmp_path, [rule], *nodes)
-    found = one(model)
-    assert found.verdict == "none"
-    assert [finding.kind for finding in found.findings if finding.kind != "carried"] == ["our_rule"]
-    finding = next(finding for finding in found.findings if finding.kind == "our_rule")
-    assert finding.what == "rule 'bad' stops it here"
-    assert "graphpatch revert FILE --rule 'bad'" in finding.remedy
-    fixed = fix(model, ["x"], ["y"])
-    assert (fixed.rules, len(fixed.left)) == ([], 1)
-
-
-def test_a_key_of_ours_is_to_be_registered(tmp_path: Path) -> None:
-    rule = {**TANH, "emit": "attr"}
-    model = patched_and_read(tmp_path, [rule], node("y", "Tanh", "x"))
-    [finding] = one(model).findings
-    assert finding.kind == "our_key"
-    assert "graphpatch.register_gradients(FILE)" in finding.remedy
-    assert fix(model, ["x"], ["y"]).rules == []
-
-
 def test_what_a_tape_alone_drops_is_told_apart(run_cli: Any, tmp_path: Path) -> None:
     """A Session ends at the Round alone; that a tape drops a function is not why it is None."""
-    rule = {**TANH, "emit": "function"}
     nodes = node("r", "Round", "x"), node("a", "Tanh", "r"), node("y", "Tanh", "a")
-    model = patched_and_read(tmp_path, [rule], *nodes)
+    model = patched_and_read(tmp_path, [CARRIED], *nodes)
     found = one(model)
     assert (found.verdict, found.tape) == ("none", "none")
     told = {finding["kind"]: finding["tape_only"] for finding in found.document()["findings"]}
@@ -130,18 +117,6 @@ def test_what_a_tape_alone_drops_is_told_apart(run_cli: Any, tmp_path: Path) -> 
         "  on a tape: the gradient is None too, and besides:",
     ]
     assert len(lines) == 3
-
-
-def test_a_rule_that_stops_gradients_in_a_called_function_gives_zeros(tmp_path: Path) -> None:
-    inner = graphs.function("f", ["a"], [node("r", "Relu", "a")], {"b": "r:activations:0"})
-    call = node("y", "f", "x")
-    stop = {"name": "bad", "match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
-    path = tmp_path / "patched.pb"
-    original = graphs.graphdef(node("x", "Placeholder"), call, functions=[inner])
-    graphpatch.apply([stop], original).save(path)
-    found = one(graphpatch.load(path))
-    assert found.verdict == "zero"
-    assert [finding.what for finding in found.of_session] == ["rule 'bad' stops it here"]
 
 
 def test_a_session_and_a_tape_number_forms_of_ops_together() -> None:

@@ -117,11 +117,3 @@ def test_shapes_of_wide_and_of_flat_graphs_take_no_longer_by_the_square() -> Non
     shapes = Shapes(wiring)
     assert [shapes.of((1, output)) for output in range(300)] == [(7,)] * 300
     assert len(shapes._shapes) == 300  # none of what it reads
-    arguments = [f"a{n}" for n in range(300)]
-    given = function("f", arguments, [], {f"o{n}": f"a{n}" for n in range(300)})
-    call = node("call", "f", *["c"] * 300)
-    graph = graphs.opened(graphdef(const("c"), call, functions=[given]))
-    wiring = Wiring(graph.main)
-    shapes = Shapes(wiring)
-    assert [shapes.of((1, output)) for output in range(300)] == [(1,)] * 300
-    assert len(shapes._shapes) == 301  # of the argument once

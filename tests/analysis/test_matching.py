@@ -54,7 +54,7 @@ def test_many_rules_copy_a_graph_once(copies: list[Graph]) -> None:
     assert found[3].error.startswith("rule 'none': matched nothing")
 
 
-@pytest.mark.parametrize("bad", [0, 1, 2, 4])
+@pytest.mark.parametrize("bad", [0, 4])
 def test_a_rule_that_fails_halfway_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, copies: list[Graph], bad: int
 ) -> None:

@@ -39,7 +39,7 @@ def test_no_op_that_names_files_is_forgotten() -> None:
 
 
 def unsafe_in(graph: Graph, *fetched: str) -> list[tuple[str, str]]:
-    return [(one.node.body.label, one.node.name) for one in unsafe_ops(graph, fetched or None)]
+    return [(one.body.label, one.name) for one in unsafe_ops(graph, fetched or None)]
 
 
 TEXT = node("text", "Placeholder", dtype="string")
