@@ -73,7 +73,8 @@ def const(name: str, size: int = 4, fill: bytes = b"\x01") -> NodeDef:
 
 
 FIELDS = {"float32": "float_val", "float64": "double_val", "complex64": "scomplex_val"}
-FIELDS |= {"float16": "half_val", "bool": "bool_val", "string": "string_val", "int64": "int64_val"}
+FIELDS |= {"float16": "half_val", "bfloat16": "half_val", "int64": "int64_val"}
+FIELDS |= {"bool": "bool_val", "string": "string_val"}
 
 
 def listed(name: str, *values: Any, dtype: str = "float32", shape: Sequence[int] = ()) -> NodeDef:

@@ -77,15 +77,6 @@ def test_a_model_is_written_as_its_name_says(tmp_path: Path, case: str) -> None:
 SAVED = graphs.saved_model(META, META)
 
 
-@pytest.mark.parametrize(
-    "data", [STRANGE + BINARY + STRANGE, STRANGE + META_BINARY + STRANGE, SAVED + STRANGE]
-)
-def test_what_nobody_touched_is_the_same_file(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "m").write_bytes(data)
-    load(tmp_path / "m").save(tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == data
-
-
 @pytest.mark.parametrize("data", [META_BINARY, SAVED])
 def test_around_a_patched_graph_all_bytes_stay(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "m").write_bytes(STRANGE + data + STRANGE)
@@ -103,11 +94,8 @@ REFUSED = {
     "a text MetaGraphDef as .pb": ("m.pbtxt", META_TEXT, "out.pb", "collections of a MetaGraphDef"),
     "unknown fields as text": ("m.pb", BINARY + STRANGE, "out.pbtxt", "does not know, which text"),
     "unknown fields of a node": (
-        "m.pb",
-        BINARY + wire.encoded(1, graphs.node("z", "NoOp").SerializeToString() + STRANGE),
-        "out.pbtxt",
-        "does not know, which text",
-    ),
+        "m.pb", BINARY + wire.encoded(1, b"\x0a\x01z\x12\x04NoOp" + STRANGE), "out.pbtxt",
+        "does not know, which text"),
 }  # fmt: skip
 
 

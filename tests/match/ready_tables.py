@@ -9,7 +9,6 @@ import ast
 import re
 from itertools import product
 
-from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.protos import GraphDef, NodeDef
 from tests import graphs
 
@@ -61,17 +60,13 @@ class Net:
 
     def const(self, value: float | list[int]) -> str:
         """A number in float32, or a list of integers."""
-        dtype = "int32" if isinstance(value, list) else "float32"
-        made = graphs.node(f"Const_{len(self.nodes)}", "Const", dtype=dtype)
-        tensor = made.attr["value"].tensor
-        tensor.dtype = DTYPE_NUMBERS[dtype]
+        name = f"Const_{len(self.nodes)}"
         if isinstance(value, list):
-            tensor.tensor_shape.dim.add(size=len(value))
-            tensor.int_val.extend(value)
+            made = graphs.listed(name, *value, dtype="int32", shape=[len(value)])
         else:
-            tensor.float_val.append(value)
+            made = graphs.listed(name, value)
         self.nodes.append(made)
-        return made.name
+        return name
 
     @property
     def graph_def(self) -> GraphDef:

@@ -13,7 +13,7 @@ import pytest
 import graphpatch
 from graphpatch.errors import MatchError, RulesError
 from graphpatch.graph.graph import Graph
-from graphpatch.match.conditions import KEYS, ON_EDGES, conditions, holds
+from graphpatch.match.conditions import KEYS, ON_EDGES, holds
 from graphpatch.match.select import select
 from graphpatch.match.spec import FIELDS, Match
 from graphpatch.protos import AttrValue, TensorShapeProto
@@ -348,12 +348,6 @@ EMPTY: dict[str, dict[str, Any]] = {
 def test_what_is_empty_is_refused(where: str) -> None:
     with pytest.raises(RulesError, match=f"{where}: .* is empty, so it says nothing; leave"):
         rules_from([{"match": EMPTY[where], "patch": {"stop_gradient": True}}])
-
-
-def test_an_attr_that_no_op_has_gets_the_nearest() -> None:
-    [pool] = graphs.main(node("pool", "MaxPool", strides=[1, 2, 2, 1]))
-    test = conditions(Match(attr={"stride": 1}))["attr"]
-    assert test.instead(pool) == "it has no attr 'stride'; nearest: strides"
 
 
 # Two are meant but for their shape: of one nothing is known, of one the last size is not.

@@ -15,7 +15,7 @@ from graphpatch.match.conditions import holds
 from graphpatch.match.spec import Match
 from graphpatch.protos import NodeDef
 from tests import graphs
-from tests.graphs import attr, listed, node
+from tests.graphs import listed, node
 
 
 def const(values: Any, dtype: str, shape: tuple[int, ...] = (), content: bool = False) -> NodeDef:
@@ -99,11 +99,7 @@ def test_a_constant_is_this_value(made: NodeDef, value: Any, wanted: bool) -> No
 
 
 def test_a_constant_in_bfloat16_is_rounded_to_it() -> None:
-    made = const([], "float32")
-    made.attr["dtype"].CopyFrom(attr("bfloat16"))
-    tensor = made.attr["value"].tensor
-    tensor.dtype = attr("bfloat16").type
-    tensor.half_val.append(0x3DCD)  # 0.1 rounded to the nearest: 0.10009765625
+    made = listed("c", 0x3DCD, dtype="bfloat16")  # 0.1 rounded to the nearest: 0.10009765625
     assert equals(made, 0.1)
     assert equals(made, 0.10009765625)
     assert not equals(made, 0.099609375)

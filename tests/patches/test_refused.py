@@ -11,7 +11,7 @@ import graphpatch
 from graphpatch.analysis.matches import match_only
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.match.spec import Match
-from tests.graphs import function, node, saved, sized, v1_loop
+from tests.graphs import function, node, saved, v1_loop
 from tests.patches.one_op import applied, as_one, formula, net, on_op, override
 
 X = "x:Placeholder"
@@ -201,10 +201,9 @@ def test_kinds_that_refuse_a_match_that_is_read_outside(patch: Any) -> None:
 
 
 def test_a_match_of_another_shape_is_no_identity() -> None:
-    x, w = (node(name, "Placeholder", shape=sized(*sizes)) for name, sizes in
-            (("x", (2, 3)), ("w", (3, 4))))  # fmt: skip
+    nodes = "x:Placeholder(shape=[2,3]) w:Placeholder(shape=[3,4]) c:MatMul(x,w) r:Relu(c)"
     with pytest.raises(PatchError, match="does not have the shape of x0, so it cannot count as th"):
-        applied(as_one(DENSE_PATTERN, THROUGH), [x, w, *net("c:MatMul(x,w) r:Relu(c)")])
+        applied(as_one(DENSE_PATTERN, THROUGH), nodes)
 
 
 def test_a_match_without_a_dtype() -> None:
@@ -228,7 +227,7 @@ BATCHES = [(-1, ""), (2, ""), (4, ""), (1, "splits x0 into 2 equal parts, and it
 @pytest.mark.parametrize("on", ["op", "match"])
 def test_halves_of_a_batch(size: int, message: str, on: str) -> None:
     """TensorFlow does not import a file in which one example is split into two halves."""
-    nodes = [node("x", "Placeholder", shape=sized(size, 8)), *net("r:Relu(x) t:Tanh(r)")]
+    nodes = f"x:Placeholder(shape=[{size},8]) r:Relu(x) t:Tanh(r)"
     rule = on_op("Relu", override("deeplift_batch"))
     if on == "match":
         rule = as_one("Relu -> Tanh", formula("dy * split(x0, 2, 1)"))

@@ -66,18 +66,10 @@ TEXTS: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
-def unmarked(marked: str) -> tuple[str, int]:
-    """The text without its mark, and the column that it stands before.
-
-    The mark is the first ^.
-    """
-    at = marked.index("^")
-    return marked[:at] + marked[at + 1 :], at + 1
-
-
 @pytest.mark.parametrize(("marked", "message"), TEXTS, ids=[marked for marked, _ in TEXTS])
 def test_the_message_shows_the_place_in_the_text(marked: str, message: str) -> None:
-    text, column = unmarked(marked)
+    column = marked.index("^") + 1  # the mark is the first ^
+    text = marked[: column - 1] + marked[column:]
     with pytest.raises(PatternError) as raised:
         parse_pattern(text)
     said, shown, caret = str(raised.value).split("\n")
