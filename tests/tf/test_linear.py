@@ -61,11 +61,6 @@ def convolved(x: Any) -> Any:
     return tf.nn.conv2d(image, KERNEL, 2, "SAME")
 
 
-def depthwise(x: Any) -> Any:
-    image = tf.reshape(tf.tile(2.0 * x, [16]), [2, 4, 3, 2])
-    return tf.nn.depthwise_conv2d(image, tf.concat([KERNEL, 2 * KERNEL], 2), [1, 1, 1, 1], "VALID")
-
-
 def pooled(x: Any) -> Any:
     image = tf.reshape(tf.tile(2.0 * x, [16]), [2, 4, 6, 1])
     return tf.nn.avg_pool2d(image, 3, 2, "SAME") + tf.nn.max_pool2d(image, 3, 2, "SAME")
@@ -104,8 +99,6 @@ CASES: dict[str, Case] = {
     "a mean for the largest": Case(pooled, "MaxPool", formula(
         "avg_pool_transpose(dy * avg_pool(x), x)")),
     "forward of dy": Case(convolved, "Conv2D", formula("own(forward(own(dy), x1))", None)),
-    "own of a depthwise one": Case(
-        depthwise, "DepthwiseConv2dNative", formula("own(dy * y)", "2 * own(dy)")),
     "own of a mean pool": Case(pooled, "AvgPool", formula("own(forward(own(dy)) * y)")),
     "own of a max pool": Case(pooled, "MaxPool", formula("own(dy * y)")),
     "own of a bias": Case(biased, "BiasAdd", formula("own(dy * y)", "own(dy * y)")),

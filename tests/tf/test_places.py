@@ -231,8 +231,6 @@ UNITS = {
                               {"surrogate_gradient": "x ** 3"}),
     "swish, its own gradient": as_one(swish, SWISH, swish_forward, OWN),
     "swish, from input and output": as_one(swish, SWISH, swish_forward, "tanh(dy) * x + y"),
-    "swish, filtered behind": as_one(swish, SWISH, swish_forward, f"3 * {OWN}",
-                                     {"filter_gradient": {"scale": 3}}),
     "swish, filtered before": as_one(
         swish, SWISH, swish_forward, f"clip({OWN}, -0.4, 0.4)",
         {"filter_gradient": {"clip": {"min": -0.4, "max": 0.4}}, "at": "inputs"}),

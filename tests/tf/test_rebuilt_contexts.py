@@ -20,6 +20,7 @@ from graphpatch.control_flow.rebuilt import with_contexts
 from graphpatch.errors import GraphpatchError, MatchError, ModelError, PatchError
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.wire import Source
+from graphpatch.runtime.tf_gradients import control_flow
 from tests.draws import quick
 from tests.tf import loop_graphs, tensorflow1
 from tests.tf.consumer import same_bits
@@ -35,9 +36,8 @@ LOOPS = [build for build in loop_graphs.GRAPHS if "branch" not in build.__name__
 
 @pytest.fixture(autouse=True)
 def _v1_loops() -> Iterator[None]:
-    tf1.disable_control_flow_v2()
-    yield
-    tf1.enable_control_flow_v2()
+    with control_flow(False):
+        yield
 
 
 @pytest.fixture(params=loop_graphs.GRAPHS, ids=lambda build: build.__name__)
