@@ -124,17 +124,15 @@ def test_ops_tells_what_each_rule_did(run_cli: Run, model_file: Path) -> None:
 
 def listings(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often the bodies, and what rules touched, are listed for so many patched ops."""
-    relu = [node("r", "Relu", "a")]
-    bodies = [
-        graphs.function(f"f{at}", ["a"], relu, {"b": "r:activations:0"}) for at in range(count)
-    ]
-    graph = graphs.graphdef(node("x", "Placeholder"), *(node(f"c{at}", f"f{at}", "x")
-                                                        for at in range(count)))  # fmt: skip
-    graph.library.function.extend(bodies)
-    original = load(graph)
+    x, relu, listed = node("x", "Placeholder"), [node("r", "Relu", "a")], list[Any]()
+    ret = {"b": "r:activations:0"}
+    bodies = [graphs.function(f"f{at}", ["a"], relu, ret) for at in range(count)]
+    calls, relus = ([node(f"r{at}", op, "x") for at in range(count)] for op in ("", "Relu"))
+    for at, call in enumerate(calls):
+        call.op = f"f{at}"
+    original = load(graphs.graphdef(x, *calls, functions=bodies))
     patched = apply([GUIDED], original).model
-    x, listed = node("x", "Placeholder"), list[Any]()
-    relus = load(graphs.graphdef(x, *(node(f"r{at}", "Relu", "x") for at in range(count))))
+    relus = load(graphs.graphdef(x, *relus))
     guided = apply([GUIDED], relus).model
     bodies_of, signed = vars(Graph)["bodies"].fget, Body.signed
     with monkeypatch.context() as patch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import cProfile
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -142,13 +141,9 @@ def test_named_pairs_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pairs_for_which_hardly_an_op_is_visited_are_looked_at() -> None:
     """30 models side by side in one: 900 pairs, of which 30 are connected."""
-    nodes: list[Any] = [node(f"x{k}", "Placeholder", dtype="float32") for k in range(30)]
-    nodes += [
-        node(f"r{k}/{place}", "Relu", f"r{k}/{place - 1}" if place else f"x{k}")
-        for k in range(30)
-        for place in range(20)
-    ]
-    [seen] = survey(graphpatch.load(graphdef(*nodes)))
+    fed = [node(f"x{k}", "Placeholder", dtype="float32") for k in range(30)]
+    relus = [node(f"r{k}", "Relu", f"x{k}") for k in range(30)]
+    [seen] = survey(graphpatch.load(graphdef(*fed, *relus)))
     assert (len(seen.diagnoses), seen.notes) == (900, [])
     assert [pair.connected for pair in seen.diagnoses].count(True) == 30
-    assert [pair.target for pair in seen.diagnoses[:31]] == ["r0/19:0"] * 30 + ["r1/19:0"]
+    assert [pair.target for pair in seen.diagnoses[:31]] == ["r0:0"] * 30 + ["r1:0"]
