@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 import graphpatch
-from graphpatch.protos import AttrValue, NodeDef, TensorShapeProto
+from graphpatch.protos import NodeDef
 from graphpatch.runtime.layers import LAYERS
 from tests import graphs
-from tests.graphs import node
+from tests.graphs import node, sized
 from tests.patches.one_op import net
 
 PUBLIC = {name: getattr(graphpatch, name) for name in graphpatch.__all__}
@@ -73,15 +73,14 @@ def _constant(name: str, array: Any) -> NodeDef:
     made = node(name, "Const", dtype=array.dtype.name)
     tensor = made.attr["value"].tensor
     tensor.dtype, tensor.tensor_content = made.attr["dtype"].type, array.tobytes()
-    tensor.tensor_shape.dim.extend(TensorShapeProto.Dim(size=size) for size in array.shape)
+    tensor.tensor_shape.CopyFrom(sized(*array.shape).shape)
     return made
 
 
 def _nodes() -> list[NodeDef]:
     """Two blocks of convolution, bias and Relu; a loss; and one behind a Round."""
-    sizes = [TensorShapeProto.Dim(size=size) for size in (1, 4, 4, 1)]
     nodes = [
-        node("x", "Placeholder", shape=AttrValue(shape=TensorShapeProto(dim=sizes))),
+        node("x", "Placeholder", shape=sized(1, 4, 4, 1)),
         _constant("weights", np.linspace(0.1, 0.9, 9, dtype=np.float32).reshape(3, 3, 1, 1)),
         _constant("zero", np.zeros(1, np.float32)),
         _constant("axes", np.arange(4, dtype=np.int32)),

@@ -87,15 +87,6 @@ def listed(name: str, *values: Any, dtype: str = "float32", shape: Sequence[int]
     return found
 
 
-def text_const(name: str, text: str) -> NodeDef:
-    """A Const of one text."""
-    found = node(name, "Const", dtype="string")
-    found.attr["value"].tensor.dtype = DTYPE_NUMBERS["string"]
-    found.attr["value"].tensor.tensor_shape.SetInParent()
-    found.attr["value"].tensor.string_val.append(text.encode())
-    return found
-
-
 def function(
     name: str, inputs: Sequence[str], nodes: Iterable[NodeDef], ret: Mapping[str, str]
 ) -> FunctionDef:

@@ -88,12 +88,6 @@ MODELS: dict[str, GraphDef] = {
     "provenance of bytes": forged(b"\xff\xfe"),
     "provenance in depth": forged(b"[" * 100_000),
     "provenance of no hex": forged({**BY, "did": "attr", "attr": "T", "was": "zz"}),
-    "provenance of no origin": forged(
-        {"did": "origin", "rules": [1], "container": "X"}, {**BY, "did": "x"}
-    ),
-    "provenance of no name": forged({**BY, "did": "renamed"}),
-    "provenance of two rules": forged({**BY, "rule": ["a"], "did": "added"}),
-    "provenance of no slot": forged({**BY, "did": "input", "slot": 99, "was": "x"}),
     "colocated with bytes": graphdef(X, node("y", "Relu", "x", _class=[b"loc:@\xff", b"loc:@x"])),
     "not a number": graphdef(X, node("y", "LeakyRelu", "x", alpha=float("nan"))),
     "markup in a name": graphdef(X, node("</script><script>alert(1)</script>", "Relu", "x")),

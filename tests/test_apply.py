@@ -134,9 +134,6 @@ def test_what_tensorflow_does_not_know_is_noted_and_edited() -> None:
     assert result.model.graphs[0].main.node("odd").attr(OVERRIDE) == graphs.attr("Mine")
 
 
-# Provenance
-
-
 @pytest.mark.parametrize("patch", [ELU, STOP, STOP | {"at": "inputs"}], ids=str)
 def test_rules_are_not_applied_twice(model: Model, tmp_path: Path, patch: Any) -> None:
     mine = mine_at("Relu", patch, name="mine")
@@ -147,11 +144,7 @@ def test_rules_are_not_applied_twice(model: Model, tmp_path: Path, patch: Any) -
             apply([mine_at("Relu6"), again], path)
         assert f"rule {again['name']!r}" in str(raised.value)
         assert "apply rules to the original" in str(raised.value)
-    other = apply([mine_at("Relu6", patch)], path)
-    assert len(other.report["rules"]) == 1
-
-
-# Several graphs
+    assert apply([mine_at("Relu6", patch)], path).ok
 
 
 def test_a_rule_reaches_every_graph_of_a_saved_model(tmp_path: Path) -> None:

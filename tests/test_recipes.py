@@ -14,8 +14,7 @@ from graphpatch.errors import MatchError, RulesError
 from graphpatch.recipes import RECIPES, recipe_rules
 from graphpatch.rules import load_rules, rules_from
 from tests.conftest import RulesFile, Run
-from tests.graphs import graphdef
-from tests.match.pattern.test_traps import scalars
+from tests.graphs import graphdef, listed
 from tests.patches.one_op import net
 from tests.test_shown import ran
 
@@ -77,7 +76,9 @@ DIGITS = Path(__file__).parent.parent / "scripts" / "models" / "digits.pb"
 
 def model(text: str, **constants: float) -> Any:
     """The graph of these ops, which read x and constants by name."""
-    return graphdef(*net("x:Placeholder"), *scalars(**constants), *net(text))
+    return graphdef(
+        *net("x:Placeholder"), *(listed(*pair) for pair in constants.items()), *net(text)
+    )
 
 
 LEAKY = "scaled:Mul(slope,x) y:Maximum(scaled,x)"

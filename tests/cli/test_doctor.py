@@ -213,7 +213,10 @@ def test_run_takes_no_constant_sum_as_the_loss(run_cli: Run, tmp_path: Path) -> 
 def test_run_refuses_ops_that_touch_files(run_cli: Run, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     written = tmp_path / "written"
-    texts = graphs.text_const("file", str(written)), graphs.text_const("text", "there")
+    texts = [
+        graphs.listed(name, value, dtype="string")
+        for name, value in (("file", bytes(written)), ("text", b"there"))
+    ]
     nodes = net("write:WriteFile(file, text) x:Placeholder y:Exp(x, ^write)")
     path = saved(tmp_path, *texts, *nodes)
     typed = ("doctor", path, "--from", "x", "--to", "y")

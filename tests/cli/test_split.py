@@ -10,7 +10,7 @@ import pytest
 from graphpatch.cli.schema import output_schema
 from tests.conftest import Run
 from tests.forked import COMMAND, python
-from tests.graphs import saved, text_const
+from tests.graphs import listed, saved
 from tests.patches.one_op import net
 from tests.refusals import everything, refused
 from tests.test_no_tensorflow import REFUSE
@@ -88,7 +88,7 @@ def test_what_is_written(run_cli: Run, folder: Path) -> None:
 
 def test_what_an_import_would_run_is_refused(run_cli: Run, tmp_path: Path) -> None:
     """Before TensorFlow is imported: it reads the file of a constant name to know its shape."""
-    text = text_const("name", "/etc/passwd")
+    text = listed("name", b"/etc/passwd", dtype="string")
     nodes = net("read:ReadFile(name) x:Placeholder y:Relu(x) z:Relu(y)")
     model = saved(tmp_path, text, *nodes)
     asked = ("--cut", "y", "--loss", "z", "--wrt", "x")
