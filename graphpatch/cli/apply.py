@@ -17,7 +17,7 @@ from graphpatch.application import Result, counted_types, reported_rules
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.progress import Shows, bar
-from graphpatch.cli.say import MATCH, noted, notes_of_warnings, say, say_error, say_json, say_lines
+from graphpatch.cli.say import MATCH, noted, notes_of_warnings, say_error, say_json, say_lines
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.order import FleetOrder, TaskResult
 from graphpatch.fleet.run import patch_models
@@ -272,14 +272,12 @@ def _say_counts(ended: list[TaskResult], verb: str) -> None:
     counts = [f"{len(ended) - len(failed) - passed} {verb}"]
     counts += [f"{passed} skipped"] if passed else []
     counts += [f"{len(failed)} failed"] if failed else []
-    say(f"{plural(len(ended), 'model')}: {', '.join(counts)}", err=True)
     models: dict[str, list[str]] = {}
     for done in ended:
         for note in fold_notes(done.report.get("notes", ())):
             models.setdefault(note, []).append(done.task.model)
-    notes = noted(f"{f'{len(m)} models' if m[1:] else m[0]}: {note}" for note, m in models.items())
-    for line in notes:
-        say(line, err=True)
+    notes = (f"{f'{len(m)} models' if m[1:] else m[0]}: {note}" for note, m in models.items())
+    say_lines([f"{plural(len(ended), 'model')}: {', '.join(counts)}", *noted(notes)], err=True)
     for done in sorted(failed, key=lambda done: done.task.model):
         say_error(done.error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,19 +85,18 @@ def command(
             fixed = fix(loaded, sources, targets, not no_control_flow_v2, every)
             diagnosis = replace(diagnosis, fixed=fixed)
 
-    fixes = diagnosis.fixed
-    following = [
-        f"next: graphpatch apply {rules} {model} -o {Path(model).stem}.meta, which holds the "
-        f"loops' contexts; import it after tf.compat.v1.disable_control_flow_v2()"
-    ] * (fixes is not None and fixes.needs_contexts)
-
-    def tell() -> None:
-        document = {**diagnosis.document(rules), "model": model}
-        say_answer(as_json, document, [*_lines_of_survey(diagnosis, saved_as, every), *following])
-
-    is_written = fixes is not None and (diagnosis.rules or fixes.needs_contexts)
-    document = {"version": 1, "rules": diagnosis.rules}
-    options.write_rules_file(rules if is_written else None, document, tell)
+    document = {**diagnosis.document(rules), "model": model}
+    lines = list(_lines_of_survey(diagnosis, saved_as, every))
+    converts = diagnosis.fixed is not None and diagnosis.fixed.needs_contexts
+    if converts:
+        lines.append(
+            f"next: graphpatch apply {rules} {model} -o {Path(model).stem}.meta, which holds the "
+            f"loops' contexts; import it after tf.compat.v1.disable_control_flow_v2()"
+        )
+    tell = partial(say_answer, as_json, document, lines)
+    is_written = converts or (diagnosis.fixed is not None and diagnosis.rules)
+    fixes = {"version": 1, "rules": diagnosis.rules}
+    options.write_rules_file(rules if is_written else None, fixes, tell)
 
 
 def _lines_of_survey(diagnosis: Found, rules: str, every: bool) -> Iterator[str]:

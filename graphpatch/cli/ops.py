@@ -12,14 +12,13 @@ from graphpatch.analysis.rule_words import type_gradient
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, say, say_json, say_lines
+from graphpatch.cli.say import noted, say_json, say_lines
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.graph.check import check_graph, foreign
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.shown import one_line
 from graphpatch.table import IN_LIST, and_more, cut_short, short
 
 STATE_WORDS = {
@@ -79,7 +78,7 @@ def command(
         blocks = (["", *_op_lines(op)] for op in described)
         say_lines([line for block in blocks for line in block][1:])
     elif not faults:
-        _print_types(loaded, sound)
+        say_lines(_lines_of_types(loaded, sound))
     if faults:
         raise ModelError("\n".join(faults))
 
@@ -116,21 +115,21 @@ def _interface_lines(graph: ModelGraph) -> Iterator[str]:
         yield f"  weights   {ends.weights}"
 
 
-def _print_types(model: Model, sound: Sequence[ModelGraph]) -> None:
+def _lines_of_types(model: Model, sound: Sequence[ModelGraph]) -> Iterator[str]:
     counted = ops.count_model_ops(model)
     functions = sum(len(graph.functions) for graph in model.graphs)
     inside = f", {functions} functions" if functions else ""
-    say(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
+    yield f"{model.path}: {model.format}, {model.node_count} ops{inside}"
     for graph in sound:
         if len(model.graphs) > 1:
-            say(f"  graph     {one_line(graph.around.tags)}")
-        say_lines(_interface_lines(graph))
+            yield f"  graph     {graph.around.tags}"
+        yield from _interface_lines(graph)
     width = min(WIDEST_TYPE, max(map(len, counted.types), default=0))
     for op, count in counted.types.items():
         words = _default_in_words(type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op))
-        say(f"{count:8}  {op:{width}}  {_with_patched(words, count, counted.patched.get(op, {}))}")
+        yield f"{count:8}  {op:{width}}  {_with_patched(words, count, counted.patched.get(op, {}))}"
     if counted.by_rules:
-        say(f"{counted.by_rules:8}  of the ops were added by rules; `graphpatch diff` lists them")
+        yield f"{counted.by_rules:8}  of the ops were added by rules; `graphpatch diff` lists them"
 
 
 def _with_patched(own: str, count: int, by: Mapping[str, int]) -> str:

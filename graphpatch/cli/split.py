@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,9 @@ def command(
         by = options.comma_separated(wrt)
         with notes_of_warnings() as notes:
             parts = split(model, loss, listed, by, progress, allow_unsafe_ops)
-    document = parts.document()
-
-    def tell() -> None:
-        lines = [*_steps_in_words(where, document), *noted(notes)]
-        say_answer(as_json, {"output": folder, **document, "notes": notes}, lines)
-
-    parts.save(folder, tell)
+    document = {"output": folder, **parts.document(), "notes": notes}
+    lines = [*_steps_in_words(where, document), *noted(notes)]
+    parts.save(folder, partial(say_answer, as_json, document, lines))
 
 
 def _steps_in_words(folder: str, document: dict[str, Any]) -> list[str]:
