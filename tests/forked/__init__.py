@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +48,8 @@ def python(module: str, executable: str = sys.executable) -> list[str]:
     """What runs a command line with a module imported, in the place of an executable."""
     if os.environ.get(FRESH):
         return [executable]
-    _start(module, executable)
+    with STARTING:
+        _start(module, executable)
     return client(module, executable)
 
 
@@ -73,6 +75,7 @@ def sockets() -> Path:
 
 
 SERVERS: dict[str, subprocess.Popen[bytes]] = {}
+STARTING = threading.Lock()  # `verify` asks for two at once
 
 
 def _start(module: str, executable: str) -> None:
