@@ -39,9 +39,7 @@ HALF = Signature.of(["float16"], ["float16"])
 
 def test_an_argument_must_have_a_dtype() -> None:
     for dtype in ("", "float99", "DT_FLOAT"):
-        with pytest.raises(
-            FormulaError, match=f"the dtype of y0 is not known .'{dtype}'.: an attr"
-        ):
+        with pytest.raises(FormulaError, match=f"dtype of y0 is not known .'{dtype}'.: an attr"):
             Signature.of([], [dtype])
 
 
