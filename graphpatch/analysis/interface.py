@@ -170,10 +170,11 @@ def default_targets(
     computed of most ops first, real numbers before others. Each step is left out where it would
     leave nothing. Placeholders with a default are fed, and no outputs.
     """
+    ops, uses = wiring.body.heads.ops, wiring.uses
     ends = (
         index
-        for index, op in enumerate(wiring.body.heads.ops)
-        if wiring.inputs(index) and not wiring.readers(index) and op not in FED
+        for index in range(len(ops))
+        if index not in uses and wiring.inputs(index) and ops[index] not in FED
     )
     unread = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
     signatures = meta_around(graph).signature_def.values()

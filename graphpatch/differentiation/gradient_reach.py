@@ -142,13 +142,11 @@ class GradientReach:
 
 def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     """Return the ops that depend on the ops of these tensors by tensors that carry gradients."""
+    uses = wiring.uses
 
     def readers(index: int) -> list[int]:
-        uses = wiring.readers(index)
-        outputs = wiring.outputs(index) if uses else []
-        carries = [arg.dtype in flow.TRAINABLE for arg in outputs]
-        count = len(carries)
-        return [reader for output, reader, _ in uses if output < count and carries[output]]
+        outputs = wiring.trainable_outputs(index)
+        return [reader for output, reader, _ in uses.get(index, ()) if output in outputs]
 
     return set(reached((index for index, _ in sources), readers))
 
@@ -230,6 +228,7 @@ class _Walk:
     def run(self, sources: Sequence[Tensor]) -> None:
         """Visit each op when all that read it were visited: of loops, as TensorFlow does there."""
         wiring, pending, visited = self.wiring, self.pending, self.reach.visited
+        inputs, tensors, got = wiring.inputs, wiring.tensors, self.reach.got
         ends = {  # sources that have no other source before them: TensorFlow does not ask those
             index
             for index, _ in sources
@@ -241,13 +240,13 @@ class _Walk:
         while queue:
             index = queue.popleft()
             visited.add(index)
-            if index not in ends or (index >= 0 and self.ask(wiring, index).is_whole):
+            is_asked = index not in ends or (index >= 0 and self.ask(wiring, index).is_whole)
+            if is_asked and index >= 0 and not got.isdisjoint(tensors(index)):
                 self._visit(index)
-            for producer, _ in wiring.inputs(index):
+            for producer, _ in inputs(index):
                 pending[producer] = unvisited = pending.get(producer, 0) - 1
                 if unvisited == 0 or (unvisited > 0 and self._is_loop_variable(producer)):
                     queue += self._ready(producer)
-        self._spread_live()
 
     def _ready(self, index: int) -> Sequence[int]:
         """Return the ops to visit where this one is reached: Exits wait for the last of a loop."""
@@ -265,10 +264,8 @@ class _Walk:
         return [index for index in dict.fromkeys([*used, *exits]) if index not in self.first]
 
     def _visit(self, index: int) -> None:
-        """Ask an op for the gradients of its inputs, unless TensorFlow does not ask it."""
+        """Ask an op that got a gradient for those of its inputs, unless TensorFlow does not."""
         reach, wiring = self.reach, self.wiring
-        if index < 0 or reach.got.isdisjoint(wiring.tensors(index)):
-            return
         if self.waiting and self._is_left_out(index):
             return
         answer = reach.answers[index] = self.ask(wiring, index)
@@ -279,34 +276,33 @@ class _Walk:
             if says:
                 reach.raised.append(Refusal(Node(wiring.body, index), "loop_inside", says))
         inputs = wiring.inputs(index)
-        reach.got.update([inputs[slot] for slot in answer.slots if slot < len(inputs)])
+        flowing = [inputs[slot] for slot in answer.slots if slot < len(inputs)]
+        reach.got.update(flowing)
         if answer.is_whole:
             reach.got.update(filter(wiring.trainable, wiring.tensors(index)))
+        if answer.reach or self.exits:
+            self._spread_live(index)
+        elif not reach.live.isdisjoint(wiring.tensors(index)):
+            reach.live.update(flowing)
 
-    def _spread_live(self) -> None:
-        """Let what is not always zero flow through the ops that were asked.
+    def _spread_live(self, index: int) -> None:
+        """Let what is not always zero flow through an op that was asked.
 
         Round a loop it flows in the iterations before, too: through ops that were visited before.
         """
-        live, wiring = self.reach.live, self.wiring
-        answers = self.reach.answers
-        queue, done = deque(answers), set[int]()
-        while queue:
-            index = queue.popleft()
-            done.add(index)
+        live, answers, wiring = self.reach.live, self.reach.answers, self.wiring
+        todo = [index]
+        for index in todo:
             answer, inputs = answers[index], wiring.inputs(index)
             outputs = [tensor[1] for tensor in wiring.tensors(index) if tensor in live]
-            if not outputs:
-                continue
-            for slot in answer.slots:
+            for slot in answer.slots if outputs else ():
                 tensor = inputs[slot] if slot < len(inputs) else None
                 if tensor is None or tensor in live:
                     continue
                 if slot not in answer.reach or not answer.reach[slot].isdisjoint(outputs):
                     live.add(tensor)
-                    if tensor[0] in done:
-                        done.remove(tensor[0])
-                        queue.append(tensor[0])
+                    if tensor[0] in answers:
+                        todo.append(tensor[0])
 
     def _is(self, index: int, ops: Set[str]) -> bool:
         return index >= 0 and self.ops[index] in ops

@@ -95,9 +95,9 @@ class GradientReplay:
         reach = differentiate(
             wiring, sources, targets, self.ask, stored, self.control_flow_v2, within
         )
-        self.visited += sum(
-            1 + len(wiring.inputs(index)) + len(wiring.outputs(index)) for index in reach.between
-        )
+        self.visited += len(reach.between)
+        self.visited += sum(map(len, map(wiring.inputs, reach.between)))
+        self.visited += sum(map(len, map(wiring.outputs, reach.between)))
         return reach
 
     def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
@@ -112,7 +112,7 @@ class GradientReplay:
         answer = asked.get(index)
         if answer is not None:
             return answer
-        dtypes = tuple([wiring.dtype(tensor) for tensor in wiring.inputs(index)])
+        dtypes = tuple(map(wiring.dtype, wiring.inputs(index)))
         key = label, wiring.form(index), dtypes
         answer = self._alike.get(key)
         if answer is None:

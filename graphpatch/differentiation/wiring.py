@@ -15,7 +15,7 @@ from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.override_keys import gradient_type
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import Body, Node, form
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.walk import reached, tensor_named
 from graphpatch.opdefs import FlatArg, tensor_index
@@ -43,7 +43,8 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     `inputs` gives the tensors that an op reads, slot by slot; `outputs` what it gives, nothing of
     an unknown op type; `tensors` these as pairs of numbers, of an unknown op type the first. `form`
     gives a number that ops of one type and with the same attrs have in common: they give outputs of
-    the same dtypes and have the same gradient, which are read once.
+    the same dtypes and have the same gradient, which are read once. `trainable_outputs` are the
+    numbers of those behind which TensorFlow looks for ops to differentiate.
     """
 
     body: Body
@@ -59,9 +60,12 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         self.inputs: Callable[[int], list[Tensor]] = OnDemand(self._inputs).__getitem__
         self.tensors: Callable[[int], list[Tensor]] = OnDemand(self._tensors).__getitem__
         self.form: Callable[[int], int] = OnDemand(self._form).__getitem__
+        self.trainable_outputs: Callable[[int], frozenset[int]]
+        self.trainable_outputs = OnDemand(self._trainable_outputs).__getitem__
         self._forms: dict[tuple[str, bytes | int], int] = {}
         self._gradient_types: dict[int, str] = {}  # by form
         self._outputs_of: dict[int, list[FlatArg]] = {}  # by form
+        self._trainable_of: dict[int, frozenset[int]] = {}  # by form
 
     def node(self, index: int) -> Node | None:
         """Return the op; None for an argument."""
@@ -72,12 +76,14 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return self.body.heads.names[index] if index >= 0 else self.argument_names[-1 - index]
 
     def _inputs(self, index: int) -> list[Tensor]:
-        by_name = self.body.by_name
-        return [
-            (by_name[text], 0) if text in by_name and ":" not in text else self.tensor(text)
-            for text in (self.body.heads.inputs[index] if index >= 0 else ())
-            if text[:1] != "^"
-        ]
+        by_name, tensors = self.body.by_name, list[Tensor]()
+        for text in self.body.heads.inputs[index] if index >= 0 else ():
+            producer = by_name.get(text)
+            if producer is not None and ":" not in text:
+                tensors.append((producer, 0))
+            elif text[:1] != "^":
+                tensors.append(self.tensor(text))
+        return tensors
 
     def tensor(self, text: str) -> Tensor:
         """Return the tensor that an input spells."""
@@ -119,9 +125,16 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     def _tensors(self, index: int) -> list[Tensor]:
         return [(index, output) for output in range(len(self.outputs(index)) or 1)]
 
+    def _trainable_outputs(self, index: int) -> frozenset[int]:
+        form = self.form(index) if index >= 0 else index
+        if form not in self._trainable_of:
+            dtypes = (arg.dtype for arg in self.outputs(index))
+            numbers = frozenset(number for number, dtype in enumerate(dtypes) if dtype in TRAINABLE)
+            self._trainable_of[form] = numbers
+        return self._trainable_of[form]
+
     def _form(self, index: int) -> int:
-        payload = self.body.payload(index)
-        key = self.body.heads.ops[index], index if payload.large else form(payload.small)
+        key = self.body.heads.ops[index], self.body.form(index)
         return self._forms.setdefault(key, len(self._forms))
 
     def gradient_type(self, index: int) -> str:
@@ -138,18 +151,18 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def trainable(self, tensor: Tensor) -> bool:
         """Return whether TensorFlow looks behind this tensor for ops to differentiate."""
-        return self.dtype(tensor) in TRAINABLE
+        return tensor[1] in self.trainable_outputs(tensor[0])
 
     def readers(self, index: int) -> Sequence[Use]:
         """Return who reads an op: of each use the output, the index of the reader, its slot."""
-        return self._uses.get(index, ())
+        return self.uses.get(index, ())
 
     @cached_property
-    def _uses(self) -> Mapping[int, Sequence[Use]]:
+    def uses(self) -> Mapping[int, Sequence[Use]]:
         """The uses of all ops, which one pass finds sooner than a look at each."""
         uses: dict[int, list[Use]] = defaultdict(list)
-        for reader in range(len(self.body)):
-            for slot, (producer, output) in enumerate(self.inputs(reader)):
+        for reader, tensors in enumerate(map(self.inputs, range(len(self.body)))):
+            for slot, (producer, output) in enumerate(tensors):
                 uses[producer].append((output, reader, slot))
         return dict(uses)
 

@@ -19,6 +19,7 @@ from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord, read_strings
 from graphpatch.graph.wire import (
+    BYTES,
     LARGE,
     Field,
     Piece,
@@ -42,6 +43,7 @@ MAIN = "main"
 PROVENANCE = PROVENANCE_ATTR.encode()
 RECORD = encoded(1, PROVENANCE)  # begins the entry of a record
 COLOCATION = "_class"
+COLOCATED = encoded(1, COLOCATION.encode())
 MANY = 256  # tensors from which on the list of a node is kept
 
 Uses = list[tuple[int, int]]
@@ -125,20 +127,6 @@ def attr_entry(source: Source, field: Field) -> tuple[str, Span]:
 def attr_value(span: Span) -> AttrValue:
     """Return the AttrValue that lies there."""
     return message(AttrValue, span.source.data[span.start : span.end])
-
-
-def form(raw: bytes) -> bytes:
-    """Return the device and attrs of a NodeDef, without its record and colocation, as bytes."""
-    rest = behind_inputs(raw)
-    if PROVENANCE not in rest and COLOCATION.encode() not in rest and rest[:1] not in HEAD:
-        return rest
-    proto = message(NodeDef, raw)
-    for part in ("name", "op", "input"):
-        proto.ClearField(part)
-    for key in (PROVENANCE_ATTR, COLOCATION):
-        proto.attr.pop(key, None)
-    data: bytes = proto.SerializeToString(deterministic=True)
-    return data
 
 
 def behind_inputs(raw: bytes) -> bytes:
@@ -346,6 +334,25 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             payload = payload_at(self.source, start)
             self.large[index] = payload, message(NodeDef, payload.small)
         return self.large[index][0]
+
+    def form(self, index: int) -> bytes | int:
+        """Return the device and attrs of a node, without its record and colocation, as bytes.
+
+        Of a node with fields as large as weights: its index.
+        """
+        payload = self.payload(index)
+        if payload.large:
+            return index
+        rest = behind_inputs(payload.small)
+        if PROVENANCE not in rest and COLOCATED not in rest and rest[:1] not in HEAD:
+            return rest
+        source, parts, at = Source(rest), list[bytes](), 0
+        while at + 1 < len(rest) and rest[at] & 7 == BYTES:  # as all fields of a NodeDef are
+            value, end = entry(source, at)
+            if rest[at] not in HEAD and not rest.startswith((RECORD, COLOCATED), value):
+                parts.append(rest[at:end])
+            at = end
+        return b"".join([*parts, rest[at:]])
 
     def node_def(self, index: int) -> NodeDef:
         """Return the NodeDef without fields as large as weights; only `editor` changes it."""

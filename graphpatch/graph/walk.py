@@ -22,9 +22,10 @@ def reached(starts: Iterable[T], after: Callable[[T], Iterable[T]]) -> dict[T, i
     steps = dict.fromkeys(starts, 0)
     todo = list(steps)
     for number in todo:
+        step = steps[number] + 1
         for following in after(number):
             if following not in steps:
-                steps[following] = steps[number] + 1
+                steps[following] = step
                 todo.append(following)
     return steps
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from graphpatch.analysis.doctor.causes import Finding
@@ -37,6 +36,11 @@ class Table:
             self._numbers[key] = len(self.values)
             self.values.append(value)
         return self._numbers[key]
+
+    def column(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of each of these texts."""
+        numbers = {text: self.number(text) for text in dict.fromkeys(texts)}
+        return [numbers[text] for text in texts]
 
 
 class Tables:
@@ -101,9 +105,11 @@ def body_table(
     """
     rows = sides[0].rows
     last = {row: side for side in sides for row in side.nodes}
-    heads = {row: side.head(row) for row, side in last.items()}
-    lines = [(row, last[row], heads[row]) for row in rows.values()]
-    types = [one_line(_type(side, head)) for _, side, head in lines]
+    heads = {row: side.heads[row] for row, side in last.items()}
+    lines = [(last[row], heads[row]) for row in rows.values()]
+    ops = [_type(side, head) for side, head in lines]
+    shown_ops = {op: one_line(op) for op in dict.fromkeys(ops)}
+    types = [shown_ops[op] for op in ops]
     rules = {row: names for side in sides for row, names in side.rules_by_row.items()}
     frozen = sides[-1].unchanged
     shown = {row: "" if row in frozen else names[-1] for row, names in rules.items()}
@@ -113,14 +119,14 @@ def body_table(
         for side in (sides if numbers else ())
         for row, names in side.called().items()
     }
-    several = [row for row, side, _ in lines if len(side.nodes[row]) > 1]
+    several = [row for row, side in last.items() if len(side.nodes[row]) > 1]
     return {
         "name": one_line(sides[0].body.label),
         "names": [one_line(key.lstrip("+")) for key in rows],
-        "types": [tables.types.number(op) for op in types],
+        "types": tables.types.column(types),
         "tensors": _tensors(sides, tables, len(rows)),
-        "attrs": [tables.attrs_of(side.wiring, head) for _, side, head in lines],
-        "inputs": [_inputs(side, head) for _, side, head in lines],
+        "attrs": [tables.attrs_of(side.wiring, head) for side, head in lines],
+        "inputs": [_inputs(side, head) for side, head in lines],
         "variables": [
             row
             for key, row in rows.items()
@@ -141,8 +147,8 @@ def body_table(
 
 def _type(side: BodySide, head: int) -> str:
     """Return the op type, that before a rule where one put the op into a function."""
-    if head in side.touched:
-        return provenance.in_model(Node(side.body, head)).op
+    if head in side.before:
+        return side.before[head].op
     return side.body.heads.ops[head] if head >= 0 else "argument"
 
 
@@ -152,16 +158,16 @@ def _tensors(sides: Sequence[BodySide], tables: Tables, count: int) -> list[int]
     shapes: list[list[Any]] = [[] for _ in range(count)]
     for side in sides:
         known = Shapes(side.wiring) if len(side.nodes) <= MOST_SHAPES else None
-        for row in side.nodes:
-            tensor = side.head(row), 0
-            dtypes[row] = side.wiring.dtype(tensor) or dtypes[row]
-            if known is not None and tensor[0] >= 0:
-                shapes[row].append(known.of(tensor))
+        for row, head in side.heads.items():
+            dtypes[row] = side.wiring.dtype((head, 0)) or dtypes[row]
+            if known is not None and head >= 0:
+                shapes[row].append(known.of((head, 0)))
     merged = (merged_shape(of_row) if of_row else None for of_row in shapes)
-    return [
-        tables.tensors.number(dtype if shape is None else f"{dtype} {sizes_in_words(shape)}")
+    words = [
+        dtype if shape is None else f"{dtype} {sizes_in_words(shape)}"
         for dtype, shape in zip(dtypes, merged, strict=True)
     ]
+    return tables.tensors.column(words)
 
 
 def _inputs(side: BodySide, head: int) -> list[int | str | list[int | str]]:
@@ -169,14 +175,12 @@ def _inputs(side: BodySide, head: int) -> list[int | str | list[int | str]]:
 
     Of what is not in view, the names; control inputs come last.
     """
-    read, controls = list[int | str | list[int | str]](), list[str]()
-    tensors = iter(side.wiring.inputs(head))
-    for text in side.body.heads.inputs[head] if head >= 0 else ():
-        if text[:1] == "^":
-            controls.append(one_line(text))
-            continue
-        producer, output = next(tensors)
-        row = side.line_of.get(producer)
+    read, line_of = list[int | str | list[int | str]](), side.line_of
+    texts = side.body.heads.inputs[head] if head >= 0 else ()
+    controls = [one_line(text) for text in texts if text[:1] == "^"]
+    texts = [text for text in texts if text[:1] != "^"] if controls else texts
+    for text, (producer, output) in zip(texts, side.wiring.inputs(head), strict=True):
+        row = line_of.get(producer)
         read.append(one_line(text) if row is None else [row, one_line(text)] if output else row)
     return [*read, *controls]
 
@@ -225,11 +229,10 @@ def _nodes(side: BodySide, row: int) -> list[list[str]]:
 
 def _side(side: BodySide, count: int) -> dict[str, Any]:
     """Return what flows on one side; lines that it has not are absent."""
-    reads = (side.reads.get(row, {}) for row in range(count))
     return {
         "flow": [side.flow.get(row, ABSENT) for row in range(count)],
         "arrives": [side.arrives.get(row, ABSENT) for row in range(count)],
-        "edges": [list(chain.from_iterable(lines.items())) for lines in reads],
+        "edges": [side.edges.get(row, []) for row in range(count)],
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import graphpatch
@@ -237,7 +238,7 @@ class _Graph:
         blocking = list(self._blocking(pair))
         if len(blocking) > 1:
             target = main.rows_of(main.wiring.named([pair.target]))
-            steps = reached(target, lambda row: main.reads.get(row, ()))
+            steps = reached(target, main.read_by)
             rows = [main.rows.get(provenance.in_model(item.node).name, -1) for item in blocking]
             near = [steps.get(row, len(steps)) for row in rows]
             blocking = [blocking[n] for n in sorted(range(len(near)), key=near.__getitem__)]
@@ -258,19 +259,22 @@ class _Graph:
         """
         if not self.marks.is_applied or not self.marks.written:
             return {}
-        counts: Counter[str] = Counter()
         on_path = set[tuple[str, int]]()
-        for place, side in enumerate(self.main):
+        changing = {
+            (sides[-1].body.label, row): rules
+            for sides in (self.main, *self.functions.values())
+            for row, rules in sides[-1].changing.items()
+        }
+        for place, side in reversed(list(enumerate(self.main))):
             [source], [target] = (side.wiring.named([name]) for name in (pair.source, pair.target))
             functions = {
                 name: sides[min(place, len(sides) - 1)] for name, sides in self.functions.items()
             }
             on_path |= lines_on_path(side, functions, source, target)
-        for sides in (self.main, *self.functions.values()):
-            for row, rules in sides[-1].changing.items():
-                if (sides[-1].body.label, row) in on_path:
-                    counts.update(rules)
-        return dict(counts)
+            if on_path.issuperset(changing):
+                break
+        counts = Counter(chain.from_iterable(changing[line] for line in on_path & changing.keys()))
+        return {rule: counts[rule] for rule in self.marks.written if counts[rule]}
 
     def _notes(self) -> Iterator[str]:
         marked = self.marks.at.get((self.number, "main"), {})

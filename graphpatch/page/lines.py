@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, finding_of
 from graphpatch.control_flow.op_types import EXITS
@@ -35,10 +36,13 @@ class BodySide:
 
     `visited` are the ops that tf.gradients visits: it raises at no other, wherever `back` comes.
     `rows` numbers the lines of the body by their keys, in all its models; this side adds its own.
-    `nodes` are those of each line, the op itself first; `line_of` is the line of each node.
-    `reads` has, by the line that a line reads, what flows back there. `is_applied`: what the rules
-    say is done; else they mark ops alone. `changing` are the lines with rules that changed what
-    flows back, `unchanged` those where they took a variable out of its updates alone.
+    `nodes` are those of each line, the op itself first; `heads` has the one that a line is about,
+    also where rules moved it aside; `line_of` is the line of each node, `before` what an op that a
+    rule touched was.
+    `edges` has the lines that a line reads, each with what flows back there behind it.
+    `is_applied`: what the rules say is done; else they mark ops alone. `changing` are the lines
+    with rules that changed what flows back, `unchanged` those where they took a variable out of its
+    updates alone.
     """
 
     answers: GradientReplay
@@ -50,10 +54,11 @@ class BodySide:
     rows: dict[str, int]
     is_applied: bool
     nodes: dict[int, list[int]] = field(default_factory=dict)
+    heads: dict[int, int] = field(default_factory=dict)
     line_of: dict[int, int] = field(default_factory=dict)
     arrives: dict[int, int] = field(default_factory=dict)
     flow: dict[int, int] = field(default_factory=dict)
-    reads: dict[int, dict[int, int]] = field(default_factory=dict)
+    edges: dict[int, list[int]] = field(default_factory=dict)
     findings: dict[int, Finding] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,18 +69,27 @@ class BodySide:
         """
         self.wiring, self.body = self.back.wiring, self.back.wiring.body
         self.touched = self.body.touched()
-        keys, name = (
-            {index: self._key_of_touched(index) for index in self.touched},
-            self.wiring.name,
-        )
+        self.before = {
+            index: provenance.in_model(Node(self.body, index))
+            for index, record in self.touched.items()
+            if not record.is_added
+        }
+        keys = {index: self._key_of_touched(index) for index in self.touched}
+        name = self.wiring.name
+        rows, nodes, line_of = self.rows, self.nodes, self.line_of
         for index in self._ops_in_view():
-            row = self.rows.setdefault(keys.get(index) or name(index), len(self.rows))
-            self.line_of[index] = row
-            self.nodes.setdefault(row, []).append(index)
-        names = list(self.rows)
-        for row, nodes in self.nodes.items():
-            if len(nodes) > 1:
-                nodes.sort(key=lambda index: name(index) != names[row])
+            line_of[index] = row = rows.setdefault(keys.get(index) or name(index), len(rows))
+            nodes.setdefault(row, []).append(index)
+        names, by_name = list(rows), self.body.by_name
+        for row, of_row in nodes.items():
+            self.heads[row] = of_row[0]
+            if len(of_row) > 1:
+                own = by_name.get(names[row])
+                if own in of_row:  # first
+                    of_row.remove(own)
+                    of_row.insert(0, own)
+                moved = (index for index in of_row if index in self.before)
+                self.heads[row] = next(moved, of_row[0])
         self._follow(self._raising())
         self._end_at_errors()
         self.rules_by_row = {
@@ -91,7 +105,7 @@ class BodySide:
         """Return the line of a node that a rule touched: that of the op for which it is there."""
         record = self.touched[index]
         if not record.is_added:
-            return provenance.in_model(Node(self.body, index)).name
+            return self.before[index].name
         patched = "" if record.clone_of else record.patched
         return patched or f"+{self.wiring.name(index)}"
 
@@ -123,31 +137,38 @@ class BodySide:
 
     def _follow(self, raising: Mapping[int, bool]) -> None:
         """Fill in what comes to each line and flows on, and doctor's words where it ends there."""
-        back, wiring, line_of = self.back, self.wiring, self.line_of
-        got, every_live, trainable = back.got, back.live, wiring.trainable
+        line_of, answers, got, live = self.line_of, self.back.answers, self.back.got, self.back.live
+        wiring, trainable = self.wiring, self.wiring.trainable_outputs
+        tensors_of, inputs_of = wiring.tensors, wiring.inputs
+        reads = dict[int, int]()  # by the line that this one reads
         for row, nodes in self.nodes.items():
-            arrives, raises, reads = NONE, False, dict[int, int]()
+            arrives, raises = NONE, False
+            reads.clear()
             outside: tuple[int, int] | None = None  # the first node and slot that reads a line
             for index in nodes:
-                tensors = wiring.tensors(index)
-                live = [tensor[1] for tensor in tensors if tensor in every_live]
-                comes = FULL if live else NONE if got.isdisjoint(tensors) else ZERO
-                arrives = max(arrives, comes)
+                tensors, comes = tensors_of(index), FULL
+                if live.isdisjoint(tensors):
+                    comes = NONE if got.isdisjoint(tensors) else ZERO
+                if comes > arrives:
+                    arrives = comes
                 answer: OpGradientFlow | None = None
-                for slot, tensor in enumerate(wiring.inputs(index)):
+                for slot, tensor in enumerate(inputs_of(index)):
                     producer = line_of.get(tensor[0])
                     if producer is None:
                         continue
                     if answer is None:
-                        answer = self._answer(index) if comes > NONE else NO_ANSWER
+                        answer = answers.get(index) if comes > NONE else NO_ANSWER
+                        answer = answer or self._answer(index)
                     if producer == row:
                         continue
-                    outside = outside or (index, slot)
+                    if outside is None:
+                        outside = index, slot
                     flow = NONE
-                    if slot in answer.slots and tensor in got and trainable(tensor):
-                        outputs = answer.reach.get(slot)  # those that do not give zeros alone
-                        is_live = live if outputs is None else not outputs.isdisjoint(live)
-                        flow = FULL if is_live else ZERO
+                    is_given = slot in answer.slots and tensor in got
+                    if is_given and tensor[1] in trainable(tensor[0]):
+                        flow = FULL if comes == FULL else ZERO
+                        if answer.reach and flow == FULL:
+                            flow = self._flow_into(index, answer.reach.get(slot))
                     if flow > reads.get(producer, ABSENT):
                         reads[producer] = flow
                 answer = answer or NO_ANSWER
@@ -157,13 +178,18 @@ class BodySide:
                     raises = raises or (answer.raises and index in self.visited)
             best = max(reads.values()) if reads else arrives
             ends = BLOCKED if arrives > NONE and best == NONE else min(best, arrives)
-            self.arrives[row], self.reads[row] = arrives, reads
+            self.arrives[row], self.edges[row] = arrives, list(chain.from_iterable(reads.items()))
             self.flow[row] = ERROR if raises else ends
             if outside is not None and outside[0] >= 0 and (raises or best < arrives):
                 step = PathStep(outside[0], 0, outside[1])
                 op_on_path = OpOnPath(wiring, step, self.answers.ask(wiring, step.index))
                 if op_on_path.is_blocked:
                     self.findings[row] = finding_of(op_on_path)
+
+    def _flow_into(self, index: int, outputs: Set[int] | None) -> int:
+        """Return what flows into a slot: zeros where only these outputs reach it, and are zero."""
+        live = (tensor for tensor in self.wiring.tensors(index) if tensor in self.back.live)
+        return FULL if outputs is None or any(output in outputs for _, output in live) else ZERO
 
     def _answer(self, index: int) -> OpGradientFlow:
         """Return what an op answers; nothing where TensorFlow does not ask it."""
@@ -177,13 +203,12 @@ class BodySide:
         """Let nothing flow on from ops at which tf.gradients raises."""
         errors = [row for row, flow in self.flow.items() if flow == ERROR]
         for row in errors:
-            self.reads[row] = dict.fromkeys(self.reads[row], NONE)
+            self.edges[row][1::2] = [NONE] * len(self.edges[row][1::2])
         if errors:
-            reads, targets = self.reads, self.rows_of(self.targets)
-            coming = reached(targets, lambda row: [r for r, f in reads[row].items() if f > NONE])
+            coming = reached(self.rows_of(self.targets), lambda row: self.read_by(row, ZERO))
             for row in self.flow.keys() - coming.keys():
                 self.arrives[row] = self.flow[row] = NONE
-                self.reads[row] = dict.fromkeys(self.reads[row], NONE)
+                self.edges[row][1::2] = [NONE] * len(self.edges[row][1::2])
 
     def _mark_changed(self) -> None:
         """Tell what a rule changed from what is as it was: at its ops, and from there on."""
@@ -191,20 +216,21 @@ class BodySide:
         while todo:
             row = todo.pop()
             self.flow[row] = CHANGED
-            for read, flow in self.reads[row].items():
-                if flow == FULL:
-                    self.reads[row][read] = CHANGED
-                    if self.flow[read] == FULL:
-                        todo.append(read)
+            edges = self.edges[row]
+            for place in range(0, len(edges), 2):
+                if edges[place + 1] == FULL:
+                    edges[place + 1] = CHANGED
+                    if self.flow[edges[place]] == FULL:
+                        todo.append(edges[place])
+
+    def read_by(self, row: int, least: int = ABSENT) -> list[int]:
+        """Return the lines that a line reads to which this flows back, or more."""
+        edges = self.edges.get(row, [])
+        return [read for read, flow in zip(edges[::2], edges[1::2], strict=True) if flow >= least]
 
     def rows_of(self, tensors: Iterable[Tensor]) -> list[int]:
         """Return the lines of those ops of these tensors that are in view."""
         return [self.line_of[index] for index, _ in tensors if index in self.line_of]
-
-    def head(self, row: int) -> int:
-        """Return the node that a line is about: the op itself, where rules moved it aside too."""
-        nodes, records = self.nodes[row], self.touched
-        return next((n for n in nodes if n not in records or not records[n].is_added), nodes[0])
 
     def called(self) -> dict[int, dict[str, None]]:
         """Return the functions that lines call."""
@@ -247,7 +273,7 @@ def _rows_between(side: BodySide, targets: Iterable[Tensor], sources: Iterable[T
     readers: dict[int, list[int]] = {}
 
     def flows_to(row: int) -> list[int]:
-        reads = [read for read, flow in side.reads[row].items() if flow >= FULL]
+        reads = side.read_by(row, FULL)
         for read in reads:
             readers.setdefault(read, []).append(row)
         return reads
