@@ -145,7 +145,7 @@ def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     uses = wiring.uses
 
     def readers(index: int) -> list[int]:
-        outputs = wiring.trainable_outputs(index)
+        outputs = wiring.carrying(index)
         return [reader for output, reader, _ in uses.get(index, ()) if output in outputs]
 
     return set(reached((index for index, _ in sources), readers))
@@ -269,8 +269,7 @@ class _Walk:
         if self.waiting and self._is_left_out(index):
             return
         answer = reach.answers[index] = self.ask(wiring, index)
-        if answer.raised:
-            reach.raised += answer.raised
+        reach.raised += answer.raised
         if self.stored.in_loops and answer.slots and answer.first is None:
             says = self._raised_outside_loop(index)
             if says:
@@ -294,15 +293,13 @@ class _Walk:
         todo = [index]
         for index in todo:
             answer, inputs = answers[index], wiring.inputs(index)
-            outputs = [tensor[1] for tensor in wiring.tensors(index) if tensor in live]
+            outputs = {tensor[1] for tensor in wiring.tensors(index) if tensor in live}
             for slot in answer.slots if outputs else ():
-                tensor = inputs[slot] if slot < len(inputs) else None
-                if tensor is None or tensor in live:
-                    continue
-                if slot not in answer.reach or not answer.reach[slot].isdisjoint(outputs):
-                    live.add(tensor)
-                    if tensor[0] in answers:
-                        todo.append(tensor[0])
+                is_done = slot >= len(inputs) or inputs[slot] in live
+                if not is_done and not outputs.isdisjoint(answer.reach.get(slot, outputs)):
+                    live.add(inputs[slot])
+                    if inputs[slot][0] in answers:
+                        todo.append(inputs[slot][0])
 
     def _is(self, index: int, ops: Set[str]) -> bool:
         return index >= 0 and self.ops[index] in ops

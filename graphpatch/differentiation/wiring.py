@@ -43,8 +43,8 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     `inputs` gives the tensors that an op reads, slot by slot; `outputs` what it gives, nothing of
     an unknown op type; `tensors` these as pairs of numbers, of an unknown op type the first. `form`
     gives a number that ops of one type and with the same attrs have in common: they give outputs of
-    the same dtypes and have the same gradient, which are read once. `trainable_outputs` are the
-    numbers of those behind which TensorFlow looks for ops to differentiate.
+    the same dtypes and have the same gradient, which are read once. `carrying` gives the numbers of
+    the outputs behind which TensorFlow looks for ops to differentiate.
     """
 
     body: Body
@@ -60,12 +60,11 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         self.inputs: Callable[[int], list[Tensor]] = OnDemand(self._inputs).__getitem__
         self.tensors: Callable[[int], list[Tensor]] = OnDemand(self._tensors).__getitem__
         self.form: Callable[[int], int] = OnDemand(self._form).__getitem__
-        self.trainable_outputs: Callable[[int], frozenset[int]]
-        self.trainable_outputs = OnDemand(self._trainable_outputs).__getitem__
+        self.carrying: Callable[[int], set[int]] = OnDemand(self._carrying).__getitem__
         self._forms: dict[tuple[str, bytes | int], int] = {}
         self._gradient_types: dict[int, str] = {}  # by form
         self._outputs_of: dict[int, list[FlatArg]] = {}  # by form
-        self._trainable_of: dict[int, frozenset[int]] = {}  # by form
+        self._carrying_of: dict[int, set[int]] = {}  # by the id of outputs
 
     def node(self, index: int) -> Node | None:
         """Return the op; None for an argument."""
@@ -107,11 +106,8 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def depending_on(self, tensors: Iterable[Tensor]) -> dict[int, int]:
         """Return the ops that depend on tensors, and their own; each with how many steps off."""
-
-        def readers(index: int) -> list[int]:
-            return [reader for _, reader, _ in self.readers(index)]
-
-        return reached((index for index, _ in tensors), readers)
+        starts, uses = (index for index, _ in tensors), self.uses
+        return reached(starts, lambda index: [reader for _, reader, _ in uses.get(index, ())])
 
     def _outputs(self, index: int) -> list[FlatArg]:
         form = self.form(index)
@@ -125,13 +121,11 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     def _tensors(self, index: int) -> list[Tensor]:
         return [(index, output) for output in range(len(self.outputs(index)) or 1)]
 
-    def _trainable_outputs(self, index: int) -> frozenset[int]:
-        form = self.form(index) if index >= 0 else index
-        if form not in self._trainable_of:
-            dtypes = (arg.dtype for arg in self.outputs(index))
-            numbers = frozenset(number for number, dtype in enumerate(dtypes) if dtype in TRAINABLE)
-            self._trainable_of[form] = numbers
-        return self._trainable_of[form]
+    def _carrying(self, index: int) -> set[int]:
+        outputs, known = self.outputs(index), self._carrying_of
+        if id(outputs) not in known:
+            known[id(outputs)] = {n for n, arg in enumerate(outputs) if arg.dtype in TRAINABLE}
+        return known[id(outputs)]
 
     def _form(self, index: int) -> int:
         key = self.body.heads.ops[index], self.body.form(index)
@@ -151,7 +145,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def trainable(self, tensor: Tensor) -> bool:
         """Return whether TensorFlow looks behind this tensor for ops to differentiate."""
-        return tensor[1] in self.trainable_outputs(tensor[0])
+        return tensor[1] in self.carrying(tensor[0])
 
     def readers(self, index: int) -> Sequence[Use]:
         """Return who reads an op: of each use the output, the index of the reader, its slot."""

@@ -130,7 +130,9 @@ def body_table(
         "variables": [
             row
             for key, row in rows.items()
-            if key not in blamed and row not in rules and _is_variable(last[row], heads[row])
+            if key not in blamed and row not in rules
+            if ops[row] in VARIABLES
+            or (heads[row] < 0 and last[row].wiring.dtype((heads[row], 0)) == RESOURCE)
         ],
         "marks": {
             row: sorted(tables.rule_numbers[name] for name in names if name in tables.rules)
@@ -183,13 +185,6 @@ def _inputs(side: BodySide, head: int) -> list[int | str | list[int | str]]:
         row = line_of.get(producer)
         read.append(one_line(text) if row is None else [row, one_line(text)] if output else row)
     return [*read, *controls]
-
-
-def _is_variable(side: BodySide, head: int) -> bool:
-    """Return whether a line gives a variable: the op itself, or an argument that holds one."""
-    if head >= 0:
-        return side.body.heads.ops[head] in VARIABLES
-    return side.wiring.dtype((head, 0)) == RESOURCE
 
 
 def _findings(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -26,7 +25,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.walk import reached
 from graphpatch.names import op_of
 from graphpatch.page.body_table import Tables, body_table
-from graphpatch.page.ends import GradientEnds, ends_of, pairs
+from graphpatch.page.ends import ends_of, pairs
 from graphpatch.page.lines import BodySide, lines_on_path
 from graphpatch.page.rule_marks import RuleMarks
 from graphpatch.shown import one_line
@@ -36,23 +35,14 @@ DOCUMENT_VERSION = 3
 V1_ARRAYS = "--no-control-flow-v2 shows what flows after disable_control_flow_v2()"
 
 
-@dataclass(eq=False)
-class BuiltDocument:
-    """A document, and what ran it: the ends and the main body of each graph, on its first side."""
-
-    document: dict[str, Any]
-    ends: list[GradientEnds]
-    mains: list[BodySide]
-
-
 def built_document(
     models: Sequence[Model],
     marks: RuleMarks,
     sources: Sequence[str],
     targets: Sequence[str],
     control_flow_v2: bool = True,
-) -> BuiltDocument:
-    """Build the document of a model, or of one before and one after.
+) -> tuple[dict[str, Any], list[GraphSides]]:
+    """Build the document of a model, or of one before and one after, and what it is made of.
 
     Raises ModelError for a broken graph, where no tensor leads from the ends that are named to each
     other, and where no op lies between any.
@@ -60,7 +50,7 @@ def built_document(
     tables, bodies = Tables(marks.written), list[dict[str, Any]]()
     asked = [doctors(model, control_flow_v2) for model in models]
     graphs = [
-        _Graph(both, marks, number, sources, targets)
+        GraphSides(both, marks, number, sources, targets)
         for number, both in enumerate(zip(*asked, strict=True))
     ]
     for number, model in enumerate(models):
@@ -83,12 +73,10 @@ def built_document(
         "defaults": tables.defaults(),  # before the tables, to which it adds
         "tables": tables.document(),
     }
-    return BuiltDocument(
-        document, [graph.ends for graph in graphs], [graph.main[0] for graph in graphs]
-    )
+    return document, graphs
 
 
-def _nothing_to_show(graphs: Sequence[_Graph]) -> str:
+def _nothing_to_show(graphs: Sequence[GraphSides]) -> str:
     """Say that no op lies between two ends, and which ends there could be."""
     parts = ["no op leads from an input to an output, so the page would be empty"]
     for graph in graphs:
@@ -109,7 +97,7 @@ def _model_documents(models: Sequence[Model], marks: RuleMarks) -> Iterator[dict
         yield {**about, "role": role, "title": one_line(title)}
 
 
-class _Graph:
+class GraphSides:
     """One graph of each model: its ends, its bodies, and what doctor says of its pairs."""
 
     def __init__(
@@ -293,11 +281,8 @@ class _Graph:
             )
         missing = [op for op in marked if op not in self.main[0].rows]
         if missing:
-            are, have = ("is", "has") if len(missing) == 1 else ("are", "have")
-            yield (
-                f"{len(missing)} of the ops that rules touch {are} not between the two ends, and "
-                f"{have} no line: {short(list(map(one_line, missing)))}"
-            )
+            ops = short(list(map(one_line, missing)))
+            yield f"rules touch {len(missing):,} ops that are not between the ends: {ops}"
         pairs = [pair for diagnoses in self.pairs for pair in diagnoses]
         if any(item.kind == "tensor_array" for pair in pairs for item in self._blocking(pair)):
             yield V1_ARRAYS

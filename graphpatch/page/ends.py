@@ -102,15 +102,6 @@ def _real_before(
     return list(nearest)
 
 
-def _before(wiring: Wiring, target: Tensor, inside: set[int]) -> set[int]:
-    """Return the ops that a target is computed of, as far as they are inside."""
-
-    def producers(index: int) -> set[int]:
-        return inside.intersection(producer for producer, _ in wiring.inputs(index))
-
-    return inside & reached([target[0]], producers).keys()
-
-
 def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[PairDiagnosis], int]:
     """Ask doctor about each pair of ends; and count the pairs that it was not asked about.
 
@@ -124,14 +115,19 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
     sources, targets = wiring.named(ends.sources), wiring.named(ends.targets)
     every = [(source, target) for target in targets for source in sources]
     if not ends.are_named and len(every) > 1:
-        inside = set(main.line_of)
+        inside, connected = set(main.line_of), every
         counted = targets[: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
-        before = {target: _before(wiring, target, inside) for target in counted}
-        every = [
-            (source, target)
-            for source, target in every
-            if target not in before or _is_read_in(wiring, source, before[target])
-        ] or every
+        for target in counted:  # the ops that it is computed of
+            before = (
+                inside
+                & reached(
+                    [target[0]],
+                    lambda index: inside.intersection(i for i, _ in wiring.inputs(index)),
+                ).keys()
+            )
+            read = {tensor for index in before for tensor in wiring.inputs(index)}
+            connected = [pair for pair in connected if pair[1] != target or pair[0] in read]
+        every = connected or every
     is_plain = len(targets) == 1 and not session.stored.in_loops and not back.raised
     is_plain = is_plain and all(body.is_ours for body in session.graph.functions.values())
     types = {wiring.body.heads.ops[index] for index in back.between if index >= 0}
@@ -144,9 +140,3 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
         else:
             diagnoses.append(doctor.diagnose(source, target))
     return diagnoses, max(0, len(every) - most)
-
-
-def _is_read_in(wiring: Wiring, source: Tensor, ops: set[int]) -> bool:
-    """Return whether one of these ops reads a tensor."""
-    readers = wiring.readers(source[0])
-    return any(reader in ops for output, reader, _ in readers if output == source[1])

@@ -19,6 +19,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.gradients.interpreter import Array
+from graphpatch.page.document import GraphSides
 from graphpatch.page.ends import REAL, GradientEnds
 from graphpatch.page.lines import BodySide
 from graphpatch.runtime.values import Feed, fed_values
@@ -41,8 +42,7 @@ SizeAnswers = dict[str, Measured]
 
 
 def sizes(
-    ends: Sequence[GradientEnds],
-    mains: Sequence[BodySide],
+    graphs: Sequence[GraphSides],
     models: Sequence[Model],
     feed: Feed | None,
     allow_unsafe_ops: bool,
@@ -55,14 +55,14 @@ def sizes(
     values = fed_values(feed)
     written = [opened_again(model) for model in models]
     for model in written:
-        for graph, chosen in zip(model.graphs, ends, strict=True):
-            refuse_unsafe(graph, allow_unsafe_ops, chosen.targets)
+        for graph, sides in zip(model.graphs, graphs, strict=True):
+            refuse_unsafe(graph, allow_unsafe_ops, sides.ends.targets)
     with tempfile.TemporaryDirectory() as folder:
         files = [model.file_in(Path(folder, str(n))) for n, model in enumerate(written)]
         return {
             "graphs": [
-                _sizes_in_graph(number, chosen, main, written, files, values)
-                for number, (chosen, main) in enumerate(zip(ends, mains, strict=True))
+                _sizes_in_graph(number, sides.ends, sides.main[0], written, files, values)
+                for number, sides in enumerate(graphs)
             ]
         }
 

@@ -74,20 +74,16 @@ class BodySide:
             for index, record in self.touched.items()
             if not record.is_added
         }
-        keys = {index: self._key_of_touched(index) for index in self.touched}
-        name = self.wiring.name
+        keys, name = {index: self._key(index) for index in self.touched}, self.wiring.name
         rows, nodes, line_of = self.rows, self.nodes, self.line_of
         for index in self._ops_in_view():
             line_of[index] = row = rows.setdefault(keys.get(index) or name(index), len(rows))
             nodes.setdefault(row, []).append(index)
-        names, by_name = list(rows), self.body.by_name
+        names = list(rows)
         for row, of_row in nodes.items():
             self.heads[row] = of_row[0]
             if len(of_row) > 1:
-                own = by_name.get(names[row])
-                if own in of_row:  # first
-                    of_row.remove(own)
-                    of_row.insert(0, own)
+                of_row.sort(key=lambda index: name(index) != names[row])
                 moved = (index for index in of_row if index in self.before)
                 self.heads[row] = next(moved, of_row[0])
         self._follow(self._raising())
@@ -101,7 +97,7 @@ class BodySide:
         self.unchanged = applied.keys() - patched
         self._mark_changed()
 
-    def _key_of_touched(self, index: int) -> str:
+    def _key(self, index: int) -> str:
         """Return the line of a node that a rule touched: that of the op for which it is there."""
         record = self.touched[index]
         if not record.is_added:
@@ -138,7 +134,7 @@ class BodySide:
     def _follow(self, raising: Mapping[int, bool]) -> None:
         """Fill in what comes to each line and flows on, and doctor's words where it ends there."""
         line_of, answers, got, live = self.line_of, self.back.answers, self.back.got, self.back.live
-        wiring, trainable = self.wiring, self.wiring.trainable_outputs
+        wiring, trainable = self.wiring, self.wiring.carrying
         tensors_of, inputs_of = wiring.tensors, wiring.inputs
         reads = dict[int, int]()  # by the line that this one reads
         for row, nodes in self.nodes.items():
@@ -166,9 +162,10 @@ class BodySide:
                     flow = NONE
                     is_given = slot in answer.slots and tensor in got
                     if is_given and tensor[1] in trainable(tensor[0]):
-                        flow = FULL if comes == FULL else ZERO
-                        if answer.reach and flow == FULL:
-                            flow = self._flow_into(index, answer.reach.get(slot))
+                        flow = comes
+                        if slot in answer.reach:  # from other outputs come zeros alone
+                            outputs = ((index, output) for output in answer.reach[slot])
+                            flow = ZERO if live.isdisjoint(outputs) else FULL
                     if flow > reads.get(producer, ABSENT):
                         reads[producer] = flow
                 answer = answer or NO_ANSWER
@@ -185,11 +182,6 @@ class BodySide:
                 op_on_path = OpOnPath(wiring, step, self.answers.ask(wiring, step.index))
                 if op_on_path.is_blocked:
                     self.findings[row] = finding_of(op_on_path)
-
-    def _flow_into(self, index: int, outputs: Set[int] | None) -> int:
-        """Return what flows into a slot: zeros where only these outputs reach it, and are zero."""
-        live = (tensor for tensor in self.wiring.tensors(index) if tensor in self.back.live)
-        return FULL if outputs is None or any(output in outputs for _, output in live) else ZERO
 
     def _answer(self, index: int) -> OpGradientFlow:
         """Return what an op answers; nothing where TensorFlow does not ask it."""

@@ -38,7 +38,7 @@ def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) 
     marks = RuleMarks({SELECTED: None})
     for place, body, op in names:
         marks.mark(place, body, op, (SELECTED,))
-    return _lines_table(model, lambda: built_document([model], marks, [], []).document)
+    return _lines_table(model, lambda: built_document([model], marks, [], [])[0])
 
 
 def _lines_table(model: Model, document: Callable[[], dict[str, Any]]) -> str:

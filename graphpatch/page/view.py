@@ -209,13 +209,12 @@ def view(
     models, marks = _models(loaded, patched, rules, progress)
     graphs = [graph for model in models for graph in model.graphs]
     refuse_unknown_ends(loaded.path, graphs, *ends)
-    built = built_document(models, marks, *ends, control_flow_v2)
+    document, sides = built_document(models, marks, *ends, control_flow_v2)
     if run:
         from graphpatch.page.gradient_sizes import sizes
 
-        ran = sizes(built.ends, built.mains, models, feed, allow_unsafe_ops)
-        built.document["run"] = ran
-    return View(tuple(models), built.document)
+        document["run"] = sizes(sides, models, feed, allow_unsafe_ops)
+    return View(tuple(models), document)
 
 
 def _models(

@@ -107,7 +107,7 @@ def test_notes_on_rules_come_before_verdicts_in_whole_lines(show: Show) -> None:
     view = graphpatch.view(graph, rules=[guided], sources="x", targets="long_0" * 30)
     opened = show(view, width=300)
     box = opened.page.locator("#verdicts")
-    assert box.inner_text().startswith("3 of the ops that rules touch")
+    assert box.inner_text().startswith("rules touch 3 ops")
     heights = box.evaluate("box => [...box.children].map(line => line.offsetHeight)")
     seen, whole = box.evaluate("box => [box.clientHeight, box.scrollHeight]")
     assert (seen < whole, {height % 24 for height in (seen, *heights)}) == (True, {0})

@@ -6,18 +6,14 @@ const ARRIVES = ["", "no gradient arrives", "zeros arrive", "the full gradient a
 const SAYS = ["", "so nothing flows on", "zeros flow on", "a gradient flows on", "a changed gradient flows on", "and goes no further", "and tf.gradients raises"];
 const KEYS = [["↑ ↓", "go from line to line"], ["→ ←", "open, fold"], ["Enter", "what is known of a line"], ["/", "search by words; Enter goes to the next"], ["n N", "next, previous hit of the search"], ["b", "next op at which a gradient ends"], ["r", "next op of a rule"], ["Esc", "close"]];
 
-// A button that copies a text; where the browser does not let a page write, it is selected instead.
+// A button that copies a text, also where the browser does not let a page of a file write.
 function copyButton(words, text) {
-  const button = makeButton("copy", words, async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      const field = make("textarea", "", text);
-      document.body.append(field);
-      field.select();
-      document.execCommand("copy");
-      field.remove();
-    }
+  const button = makeButton("copy", words, () => {
+    const field = make("textarea", "", text);
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
     button.textContent = "copied";
     setTimeout(() => { button.textContent = words; }, 1200);
   });
