@@ -53,7 +53,6 @@ def on(model: str, command: Sequence[str]) -> list[str]:
 
 
 X = node("x", "Placeholder", dtype=attr("float32"))
-BY = {"rule": "a", "id": "b"}
 
 
 def forged(*entries: object) -> GraphDef:
@@ -87,7 +86,6 @@ MODELS: dict[str, GraphDef] = {
     ),
     "provenance of bytes": forged(b"\xff\xfe"),
     "provenance in depth": forged(b"[" * 100_000),
-    "provenance of no hex": forged({**BY, "did": "attr", "attr": "T", "was": "zz"}),
     "colocated with bytes": graphdef(X, node("y", "Relu", "x", _class=[b"loc:@\xff", b"loc:@x"])),
     "not a number": graphdef(X, node("y", "LeakyRelu", "x", alpha=float("nan"))),
     "markup in a name": graphdef(X, node("</script><script>alert(1)</script>", "Relu", "x")),
