@@ -164,7 +164,9 @@ FIXED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "Less, cast, its second input": (lambda x: tf.cast(tf.less(W, x), tf.float32), SLOPE),
     "Cast, cast": (lambda x: tf.cast(tf.cast(x, tf.int32), tf.float32), ONES),
     "StopGradient": (tf.stop_gradient, ONES),
-    "LinSpace": (lambda x: tf.linspace(x[0, 0], x[0, 1], 3), np.float32([[1.5, 1.5], [0, 0]])),
+    "LinSpace": (
+        lambda x: tf.raw_ops.LinSpace(start=x[0, 0], stop=x[0, 1], num=3),
+        np.float32([[1.5, 1.5], [0, 0]])),
     "RandomPoissonV2": (lambda x: tf.random.poisson([], tf.abs(x)), np.sign(X)),
     "RandomPoissonV2, several": (lambda x: tf.random.poisson([3], tf.abs(x)), 3 * np.sign(X)),
     "AdjustContrastv2": (
