@@ -75,9 +75,6 @@ def every_node(graph_def: Any) -> list[Any]:
     return [*graph_def.node, *functions]
 
 
-# Shapes without those that the files tell, beside those that TensorFlow infers.
-
-
 LEAST = 0.78  # of the shapes that TensorFlow knows
 
 
@@ -89,7 +86,7 @@ def without_shapes(graph_def: Any) -> Any:
 
 
 def test_shapes_are_those_that_tensorflow_infers() -> None:
-    """No shape is another one, or more than TensorFlow says; nearly all that it knows are there."""
+    """Without those in the file none is another, or more than TensorFlow says; few are missing."""
     found, wrong = Counter[str](), {}
     for name, path in catalogue.models().items():
         for graph_def in catalogue.graph_defs(path) if path.is_file() else ():
