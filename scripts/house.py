@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "ARCHITECTURE.md"
-COUNTED = (".py", ".js", ".css", ".html")
+COUNTED = (".py", ".pyi", ".js", ".css", ".html")
 GOALS = {
     "graph": 2_200, "control_flow": 1_300, "formats": 1_800, "differentiation": 1_900,
     "match": 3_300, "gradients": 4_600, "patches": 2_700, "analysis": 3_700, "runtime": 6_000,
@@ -72,7 +72,7 @@ def texts_now() -> dict[str, str]:
 def weight_of(path: str, text: str) -> Weight:
     """Weigh one file."""
     lines = text.count("\n")
-    if not path.endswith(".py"):
+    if not path.endswith((".py", ".pyi")):
         return Weight(lines)
     tree, skipped, vague = ast.parse(text), set[int](), 0
     for node in ast.walk(tree):
@@ -91,7 +91,7 @@ def weight_of(path: str, text: str) -> Weight:
         if token.type not in NO_CODE and not lines_of_token <= skipped:
             tokens += 1
             code |= lines_of_token
-    return Weight(lines, len(code - skipped), tokens, 1, vague)
+    return Weight(lines, len(code - skipped), tokens, path.endswith(".py"), vague)
 
 
 def _lines_of(node: ast.stmt) -> range:
