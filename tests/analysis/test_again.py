@@ -123,6 +123,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "op type": (made_elu, "forward"),
     "input": (lambda _, nodes: nodes["y"].input.__setitem__(1, "x"), "forward"),
     "attr": (lambda _, nodes: setattr(nodes["b"].attr["Nobody"], "i", 3), "forward"),
+    "function": (lambda g, _: g.library.function.add(signature={"name": "more"}), "backward"),
     "an op more": (lambda graph, _: graph.node.add(name="more", op="NoOp"), "forward"),
     "an op less": (lambda graph, nodes: graph.node.remove(nodes["y"]), "forward"),
     "record": (forged, "record"),
@@ -159,8 +160,8 @@ def test_another_original_is_told(path: Path) -> None:
     assert failure.startswith("the rules that it carries cannot be applied to the original: ")
     assert failure.endswith(f"; is {other} the original of {target}?")
     assert "\n" not in failure
-    nodes = [node("x", "Placeholder"), node("q", "Relu", "x"), node("h", "Tanh", "q")]
-    nodes += [node("n", "Round", "h"), node("b", "Exp", "n")]
+    renamed = node("q", "Relu", "x"), node("h", "Tanh", "q"), node("n", "Round", "h")
+    nodes = [node("x", "Placeholder"), *renamed, node("b", "Exp", "n")]
     other.write_bytes(graphs.graphdef(*nodes).SerializeToString())
     first, *_ = structure(other, target)[1]
     assert first.startswith(f"{other} has ")

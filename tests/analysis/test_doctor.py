@@ -50,10 +50,10 @@ CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
     "nothing": ([node("y", "Tanh", "x")], "flows", [], False),
     "not connected": ([C, node("y", "Tanh", "c", "^x")], "none", [], False),
     "step": ([ROUND, Y], "none", [("step", "a")], True),
-    "a text is no loss": (
-        [node("p", "Placeholder", dtype="string"), node("s", "Shape", "x"),
-         node("y", "Fill", "s", "p", T="string")],
-        "error", [("target", "y"), ("shape", "s")], False),
+    **{f"{dtype} is no loss": (
+        [node("p", "Placeholder", dtype=dtype), node("s", "Shape", "x"),
+         node("y", "Fill", "s", "p", T=dtype)],
+        "error", [("target", "y"), ("shape", "s")], False) for dtype in ("string", "complex64")},
     "zero": ([node("a", "Sign", "x"), Y], "zero", [("zero", "a")], True),
     "stop": ([node("a", "StopGradient", "x"), Y], "none", [("stop_gradient", "a")], True),
     "prevent": ([node("a", "PreventGradient", "x"), Y], "error", [("prevent", "a")], True),
