@@ -177,8 +177,8 @@ def default_targets(
         if index not in uses and wiring.inputs(index) and ops[index] not in FED
     )
     unread = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
-    signatures = meta_around(graph).signature_def.values()
-    infos = (info for signature in signatures for info in signature.outputs.values())
+    signatures = sorted(meta_around(graph).signature_def.items())
+    infos = (info for _, each in signatures for _, info in sorted(each.outputs.items()))
     signed = wiring.named(info.name for info in infos if info.name)
     floats = [tensor for tensor in signed if wiring.dtype(tensor) in DIFFERENTIABLE]
     if every:

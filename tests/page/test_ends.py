@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import graphpatch
 from graphpatch.analysis.interface import default_targets
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.graph import ModelGraph
@@ -84,3 +87,14 @@ def test_the_last_state_of_a_loop_is_an_output_where_nothing_else_of_it_is() -> 
 
 def test_an_exit_may_read_what_is_no_loop() -> None:
     assert last_tensors(f"{X} end:Exit(x)") == ["end:0"]
+
+
+def test_outputs_of_a_signature_stand_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """So the page of a model is the same each time: a map of protobuf has no order."""
+    names = [f"y{number}" for number in range(8)]
+    nodes = net(" ".join([X, *(f"{name}:Relu(x)" for name in names)]))
+    meta = graphs.metagraph(graphs.graphdef(*nodes), "serve")
+    for name in reversed(names):
+        meta.signature_def["serve"].outputs[name].name = f"{name}:0"
+    document = graphpatch.view(graphs.saved_model_folder(tmp_path, meta)).document()
+    assert document["graphs"][0]["to"] == [f"{name}:0" for name in names]
