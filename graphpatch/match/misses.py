@@ -247,7 +247,9 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
     wider_ones = [f"{text}/**", f"**/{text}", f"**/{text}/**", f"{text}*"] if text else []
     if glob.is_glob(text):
         scopes = list(dict.fromkeys(name.rpartition("/")[0] for name in names))[:MOST_COMPARED]
-        wider_ones += [f"{near}/**" for near in nearest(text.rpartition("/")[0], scopes, 1)]
+        scope, _, inside = text.rpartition("/")
+        others = (near for near in nearest(scope, scopes, 1) if near != scope)
+        wider_ones += [f"{near}/{part}" for near in others for part in (inside, "**")]
     for wider in wider_ones:
         if count := sum(map(glob.compiled(wider), names)):
             return f"; {wider!r} matches {count:,}"
