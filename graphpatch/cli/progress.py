@@ -23,14 +23,15 @@ Shows = Callable[[str, int, int], None]
 @contextmanager
 def bar(of_many: bool = False) -> Iterator[Shows]:
     """Give what shows progress; of short work it shows nothing. One `of_many` counts things."""
-    started = printed = time.monotonic()
+    started, is_terminal = time.monotonic(), sys.stderr.isatty()  # rich puts a proxy in its place
+    printed = started
     progress: Progress | None = None
     tasks: dict[str, TaskID] = {}
 
     def show(label: str, done: int, total: int) -> None:
         nonlocal printed, progress
         now = time.monotonic()
-        if not sys.stderr.isatty():  # a log, or a pipe: nobody redraws
+        if not is_terminal:  # a log, or a pipe: nobody redraws
             percent = done * 100 // total if total else 0
             if now - printed >= SECONDS_BETWEEN_LINES and (of_many or percent):
                 printed = now

@@ -66,7 +66,10 @@ def map_file(path: Path) -> Source:
             return Source(whole)
         for each in mapped.BEFORE_MAPPING:
             each()
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:  # it has no bytes any more
+            raise ModelError(CHANGED) from None
         source = Source(data, os.dup(file.fileno()), stamp)
     weakref.finalize(source, os.close, source.descriptor)
     return source

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -128,7 +129,11 @@ def test_after_it_each_stage_has_its_bar_until_the_end(
         shown("reading", 10, 10)
         shown("writing", 25, 25)
         [refreshing] = set(threading.enumerate()) - before
+        waits = 0
+        while not all(words in terminal.getvalue() for words in ("reading", "writing", said)):
+            time.sleep(0.1)  # it is drawn ten times in a second
+            waits += 1
+            assert waits < 100, terminal.getvalue()
         raise KeyError
-    assert all(words in terminal.getvalue() for words in ("reading", "writing", said))
     refreshing.join(timeout=5)
     assert not refreshing.is_alive()

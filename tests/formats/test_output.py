@@ -230,6 +230,10 @@ def test_a_file_that_is_cut_short(file: Path, monkeypatch: pytest.MonkeyPatch) -
     os.truncate(file, 4096)
     with pytest.raises(ModelError, match="changed"):
         checksum([Span(source, 0, SIZE)])
+    os.truncate(file, SIZE)
+    monkeypatch.setattr(mapped, "BEFORE_MAPPING", [lambda: os.truncate(file, 0)])
+    with pytest.raises(ModelError, match="changed"):
+        map_file(file)
 
 
 # What is not whole yet: its name, who may take it away, the mode of what it replaces.
