@@ -134,7 +134,7 @@ def test_no_model_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return model
 
     monkeypatch.setattr(work, "load", circular)
-    planned, before = tasks(tmp_path, 20), open_models()
+    planned, before = tasks(tmp_path, 5), open_models()
     assert not any(run_task(patch_model, ORDER, task).error for task in planned)
     assert open_models() == before
 
