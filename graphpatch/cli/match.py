@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import click
@@ -80,8 +81,8 @@ def command(
             saved = as_rules_file(rules, model) if save else {}
 
     document = {"model": paths[-1], "rules": [of_rule.document() for of_rule in matched_rules]}
-    lines = [line for of_rule in matched_rules for line in _lines_of_matches(of_rule)]
-    lines += [saved_as] if saved_as and saved_as != save else []  # it replaces a file
+    replaced = [saved_as] if saved_as and saved_as != save else []
+    lines = chain(chain.from_iterable(map(_lines_of_matches, matched_rules)), replaced)
     options.write_rules_file(save, saved, partial(say_answer, as_json, document, lines))
     return 1 if any(of_rule.error for of_rule in matched_rules) else 0
 
