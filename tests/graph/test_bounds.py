@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -167,25 +167,23 @@ def test_ifs_500_deep(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.pb", *outer, functions=functions)
     (found,) = diagnose(path, "x", "i").pairs
     assert found.verdict == "flows"
-    before = time.process_time()
     assert len(apply(GUIDED, path).report["rules"][0]["matches"]) == 500
-    assert time.process_time() - before < 10
 
 
 def test_a_function_of_very_many_outputs() -> None:
     """Each reader of an output went through all outputs: 8,000 took 10 s, more four times 16."""
-    count = 16_000
-    body = [node(f"r{place}", "Relu", "a") for place in range(count)]
-    returned = {f"b{place}": f"r{place}:activations:0" for place in range(count)}
-    readers = [node(f"o{place}", "Tanh", f"y:{place}") for place in range(count)]
-    inner = graphs.function("f", ["a"], body, returned)
-    graph = graphs.graphdef(
-        node("x", "Placeholder"), node("y", "f", "x"), *readers, functions=[inner]
-    )
-    model = load(graph)
-    before = time.process_time()
-    check_graph(model.graphs[0])
-    assert time.process_time() - before < 3
+
+    def checked(count: int) -> Callable[[], None]:
+        body = [node(f"r{place}", "Relu", "a") for place in range(count)]
+        returned = {f"b{place}": f"r{place}:activations:0" for place in range(count)}
+        readers = [node(f"o{place}", "Tanh", f"y:{place}") for place in range(count)]
+        inner = graphs.function("f", ["a"], body, returned)
+        ends = node("x", "Placeholder"), node("y", "f", "x")
+        return partial(
+            check_graph, load(graphs.graphdef(*ends, *readers, functions=[inner])).graphs[0]
+        )
+
+    assert graphs.steps(checked(800)) < 2.2 * graphs.steps(checked(400))
 
 
 HEAD, COUNT = NOOP, 5_000_000
@@ -211,9 +209,9 @@ EMPTY_FIELDS = {
 
 
 @pytest.mark.parametrize("raw", EMPTY_FIELDS.values(), ids=EMPTY_FIELDS)
-def test_empty_fields_take_no_longer_than_a_sound_model(raw: bytes, tmp_path: Path) -> None:
+def test_empty_fields_are_counted_before_objects_are_made_of_them(
+    raw: bytes, tmp_path: Path
+) -> None:
     (tmp_path / "m.pb").write_bytes(raw)
-    before = time.process_time()
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match=r"more than 200,000 fields|not a GraphDef|has no name"):
         load(tmp_path / "m.pb")
-    assert time.process_time() - before < 4  # 5 to 22 s before
