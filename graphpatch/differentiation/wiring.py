@@ -77,11 +77,10 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     def _inputs(self, index: int) -> list[Tensor]:
         by_name, tensors = self.body.by_name, list[Tensor]()
         for text in self.body.heads.inputs[index] if index >= 0 else ():
-            producer = by_name.get(text)
-            if producer is not None and ":" not in text:
-                tensors.append((producer, 0))
-            elif text[:1] != "^":
-                tensors.append(self.tensor(text))
+            if text[:1] == "^":
+                continue
+            producer = None if ":" in text else by_name.get(text)
+            tensors.append(self.tensor(text) if producer is None else (producer, 0))
         return tensors
 
     def tensor(self, text: str) -> Tensor:

@@ -102,6 +102,16 @@ def _real_before(
     return list(nearest)
 
 
+def _read_before(wiring: Wiring, target: Tensor, inside: set[int]) -> set[Tensor]:
+    """Return the tensors that a target is computed of, as far as their readers are inside."""
+
+    def producers(index: int) -> set[int]:
+        return inside.intersection(producer for producer, _ in wiring.inputs(index))
+
+    ops = inside & reached([target[0]], producers).keys()
+    return {tensor for index in ops for tensor in wiring.inputs(index)}
+
+
 def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[PairDiagnosis], int]:
     """Ask doctor about each pair of ends; and count the pairs that it was not asked about.
 
@@ -115,19 +125,14 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
     sources, targets = wiring.named(ends.sources), wiring.named(ends.targets)
     every = [(source, target) for target in targets for source in sources]
     if not ends.are_named and len(every) > 1:
-        inside, connected = set(main.line_of), every
+        inside = set(main.line_of)
         counted = targets[: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
-        for target in counted:  # the ops that it is computed of
-            before = (
-                inside
-                & reached(
-                    [target[0]],
-                    lambda index: inside.intersection(i for i, _ in wiring.inputs(index)),
-                ).keys()
-            )
-            read = {tensor for index in before for tensor in wiring.inputs(index)}
-            connected = [pair for pair in connected if pair[1] != target or pair[0] in read]
-        every = connected or every
+        read = {target: _read_before(wiring, target, inside) for target in counted}
+        every = [
+            (source, target)
+            for source, target in every
+            if target not in read or source in read[target]
+        ] or every
     is_plain = len(targets) == 1 and not session.stored.in_loops and not back.raised
     is_plain = is_plain and all(body.is_ours for body in session.graph.functions.values())
     types = {wiring.body.heads.ops[index] for index in back.between if index >= 0}
