@@ -229,7 +229,7 @@ def _files(
     found = []
     there = {one.name for one in Path().iterdir()}
     left = there - case.files.keys() - set(OUTPUTS) - {name for name, _ in case.odd}
-    left -= {Path(name).resolve().name for name, _ in case.odd}  # where a link leads
+    left -= {Path(os.path.realpath(name)).name for name, _ in case.odd}  # where a link leads
     left |= {one.name for one in Path().glob(f"{EXPORTED}/**/.*")}
     if left:
         found.append(("left over", command[0]))
