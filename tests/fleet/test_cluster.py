@@ -169,11 +169,12 @@ NO_SCHEDULER = {
 
 
 def test_a_scheduler_that_is_not_there(run_cli: Run, folder: Path, cluster: Any) -> None:
-    [worker, *_] = [one.worker_address for one in cluster.workers.values()]
+    # A worker may just be started anew, as an earlier test killed it: its nanny stays.
+    nanny = next(iter(cluster.workers.values())).address
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         wrong = {**NO_SCHEDULER, f"127.0.0.1:{port}": "no answer for 5 seconds"}
-        wrong[worker] = "what listens there is not a Dask scheduler, but a Worker"
+        wrong[nanny] = "what listens there is not a Dask scheduler, but a Nanny"
         for address, said in wrong.items():
             args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", address)
             done = run_cli(*args, cwd=folder)
