@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graphpatch.above import FromAbove
-from graphpatch.arguments import wrong_argument
-from graphpatch.errors import GraphpatchError, PatchError
+from graphpatch.errors import GraphpatchError, PatchError, wrong_argument
 from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import write_down
 from graphpatch.formats.destination import NO_CONTEXTS

@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_or
 import msgspec
 from msgspec import Meta
 
-from graphpatch.arguments import wrong_argument
 from graphpatch.decoding import convert
-from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
+from graphpatch.errors import GraphpatchError, RulesError, did_you_mean, wrong_argument
 from graphpatch.formats import Model
 from graphpatch.formats.container import is_text
 from graphpatch.formats.foreign import not_there

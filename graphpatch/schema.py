@@ -11,7 +11,6 @@ import msgspec
 import graphpatch
 from graphpatch import opdefs
 from graphpatch.differentiation.override_keys import is_registered
-from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
 from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED, GradientSpec
@@ -19,6 +18,7 @@ from graphpatch.match.conditions import MAY_BE_EMPTY, NTH_WORDS, ON_EDGES, SLICE
 from graphpatch.match.keys import CLASSES
 from graphpatch.match.ready import READY
 from graphpatch.match.spec import Compared
+from graphpatch.opdefs import DTYPE_NAMES
 from graphpatch.patches import KINDS
 from graphpatch.rules import OPTIONS, RulesFile
 

@@ -12,9 +12,10 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 import graphpatch.opdefs
 from graphpatch import opdefs, protos
-from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
 from graphpatch.opdefs import (
+    DIFFERENTIABLE,
+    DTYPE_NAMES,
     Arg,
     AttrDef,
     FlatArg,
@@ -22,6 +23,7 @@ from graphpatch.opdefs import (
     OpDef,
     flatten,
     from_proto,
+    is_ref,
     lookup,
     tensor_index,
 )

@@ -23,7 +23,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # A room may import from itself and from those before it.
 ROOMS = tuple(
     (
-        "above mapped decoding shown errors arguments names tokens dtypes table protos opdefs "
+        "above mapped decoding shown errors names tokens table protos opdefs "
         "graph control_flow formats differentiation match gradients patches recipes recipe_notes "
         "rules schema step application selection analysis fleet runtime page keras "
         "tf_keras cli"

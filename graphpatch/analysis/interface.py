@@ -12,7 +12,6 @@ from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, EXITS
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.errors import ModelError
 from graphpatch.formats.container import meta_around
 from graphpatch.graph.check import check_graph
@@ -20,6 +19,7 @@ from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import FED, OPTIONAL_PLACEHOLDER, PARSERS, PIPELINES, VARIABLES
 from graphpatch.graph.walk import outputs_there, reached, tensor_named
 from graphpatch.match.misses import nearest_tensors
+from graphpatch.opdefs import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.shown import one_line
 from graphpatch.table import plural, short
 

@@ -13,9 +13,7 @@ from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.cuts import Cut, in_frames
-from graphpatch.arguments import check_path
-from graphpatch.dtypes import HANDLES
-from graphpatch.errors import CutError, OutputError
+from graphpatch.errors import CutError, OutputError, check_path
 from graphpatch.formats.destination import JSON_MARK, is_same, marked
 from graphpatch.formats.output import write_folder
 from graphpatch.graph.functions import Extract, Fed, StaticShape, called_by_op
@@ -24,6 +22,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import ALL_VARIABLES, OPTIONAL_PLACEHOLDER, PLACEHOLDERS
 from graphpatch.graph.walk import readers_of
 from graphpatch.graph.wire import Piece
+from graphpatch.opdefs import HANDLES
 
 PARTS = "parts.json"
 

@@ -18,9 +18,8 @@ from graphpatch import opdefs
 from graphpatch.control_flow.op_types import CONTROL_FLOW, MERGES
 from graphpatch.decoding import decode
 from graphpatch.differentiation.override_keys import gradient_type, override_key
-from graphpatch.dtypes import DIFFERENTIABLE, HANDLES
 from graphpatch.graph.node import Node
-from graphpatch.opdefs import FlatArg
+from graphpatch.opdefs import DIFFERENTIABLE, HANDLES, FlatArg
 
 # Inputs that tell sizes, axes and places, by the names that TensorFlow gives them: they come of
 # shapes, which do not change with values. A decision, where the table of gradients has facts: it

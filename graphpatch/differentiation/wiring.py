@@ -13,12 +13,11 @@ from graphpatch import names
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.override_keys import gradient_type
-from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.walk import reached, tensor_named
-from graphpatch.opdefs import FlatArg, tensor_index
+from graphpatch.opdefs import DTYPE_NAMES, FlatArg, is_ref, tensor_index
 
 # (index of the op, output); an argument of a function is an op with the index -1 - its place.
 Tensor = tuple[int, int]

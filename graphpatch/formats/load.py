@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import Message
 
 from graphpatch.above import FromAbove
-from graphpatch.arguments import check_progress
-from graphpatch.errors import ModelError
+from graphpatch.errors import ModelError, check_progress
 from graphpatch.formats.destination import FILES
 from graphpatch.formats.destination import SAVED_MODEL_FILES as SAVED_MODEL_FILES
 from graphpatch.formats.foreign import not_there

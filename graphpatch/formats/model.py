@@ -15,9 +15,8 @@ from google.protobuf.message import Message
 from msgspec import structs
 
 from graphpatch.above import FromAbove
-from graphpatch.arguments import check_path, check_progress
 from graphpatch.control_flow.contexts import has_control_flow
-from graphpatch.errors import ModelError, OutputError
+from graphpatch.errors import ModelError, OutputError, check_path, check_progress
 from graphpatch.formats.container import (
     GRAPH,
     META,

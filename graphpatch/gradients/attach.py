@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, NO_NUMBERS
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.ops import Signature
@@ -30,6 +29,7 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.functions import NO_INLINE
 from graphpatch.graph.graph import Restored
 from graphpatch.names import fresh, op_of
+from graphpatch.opdefs import DIFFERENTIABLE, DTYPE_NAMES, NO_NUMBERS
 from graphpatch.protos import AttrValue, FunctionDef
 
 FUNCTION_PREFIX = "graphpatch/"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Node
 from graphpatch.graph.wire import BYTES, VARINT, Span, fields, message, piece_bytes, read_varint
+from graphpatch.opdefs import DTYPE_NAMES
 from graphpatch.protos import AttrValue, NameAttrList, TensorProto, TensorShapeProto
 
 # The attr in which TensorFlow looks for the name of an op's gradient before the op type's own.

@@ -20,7 +20,6 @@ from graphpatch.control_flow.contexts import Branch, ControlFlow, control_flow, 
 from graphpatch.differentiation.bodies import OP_BY_OP, callers
 from graphpatch.differentiation.shapes import Shapes, Sizes, sizes_in_words
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
 from graphpatch.errors import ModelError, RulesError, did_you_mean
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import constant
@@ -31,6 +30,7 @@ from graphpatch.match import glob
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import Compared, Inside, Near, OneOf, Shape
 from graphpatch.names import op_of
+from graphpatch.opdefs import DIFFERENTIABLE, DTYPE_NAMES
 from graphpatch.table import IN_MESSAGE
 
 

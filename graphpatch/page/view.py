@@ -21,8 +21,7 @@ from graphpatch.analysis.interface import ends_there, refuse_unknown_ends
 from graphpatch.analysis.matches import matches
 from graphpatch.analysis.revert import revert
 from graphpatch.application import RulesLike, apply
-from graphpatch.arguments import check_path, tensor_names
-from graphpatch.errors import ModelError, OutputError, PatchError
+from graphpatch.errors import ModelError, OutputError, PatchError, check_path, tensor_names
 from graphpatch.formats import Model
 from graphpatch.formats.destination import PAGE_MARK, is_same, marked
 from graphpatch.formats.load import ModelLike, model_from

@@ -18,7 +18,6 @@ import msgspec
 from graphpatch.control_flow.contexts import control_flow
 from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
 from graphpatch.differentiation.flow import carries
-from graphpatch.dtypes import DTYPE_NAMES, HANDLES
 from graphpatch.errors import FormulaError, PatchError, did_you_mean
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.linear import Y, construction, tensors_read
@@ -42,7 +41,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.walk import outputs_there, tensor_named, upstream
 from graphpatch.names import op_of
-from graphpatch.opdefs import tensor_index
+from graphpatch.opdefs import DTYPE_NAMES, HANDLES, tensor_index
 from graphpatch.patches.function_carrier import (
     attach,
     become_filter,

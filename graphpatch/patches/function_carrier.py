@@ -19,7 +19,6 @@ from functools import partial
 from graphpatch import names
 from graphpatch.above import FromAbove
 from graphpatch.differentiation.flow import carries
-from graphpatch.dtypes import DTYPE_NAMES, HANDLES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import (
     AttachedFunctions,
@@ -43,6 +42,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.opdefs import DTYPE_NAMES, HANDLES
 from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import differentiated_as_whole, place_of
 from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs

@@ -14,7 +14,7 @@ from graphpatch.analysis.doctor.survey import FixResult, GraphDiagnosis, applied
 from graphpatch.analysis.doctor.survey import fix as fixed_by_rules
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.application import page_part
-from graphpatch.arguments import tensor_names
+from graphpatch.errors import tensor_names
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import Model
 from graphpatch.graph.graph import ModelGraph

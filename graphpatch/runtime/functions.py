@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeAlias, TypeVar
 
-from graphpatch.arguments import wrong_argument
-from graphpatch.errors import RulesError
+from graphpatch.errors import RulesError, wrong_argument
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import (

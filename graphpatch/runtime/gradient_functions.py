@@ -9,7 +9,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from graphpatch import names, opdefs
-from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import FormulaError, ModelError, RulesError, did_you_mean
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.interpreter import run
@@ -29,7 +28,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body
 from graphpatch.graph.op_types import PLACEHOLDER
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.opdefs import tensor_index
+from graphpatch.opdefs import DIFFERENTIABLE, tensor_index
 from graphpatch.protos import FunctionDef, GraphDef
 from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.imported import spliced

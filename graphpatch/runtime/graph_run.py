@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from graphpatch.dtypes import HANDLES
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats.container import META
 from graphpatch.formats.model import Model
@@ -31,6 +30,7 @@ from graphpatch.graph.op_types import (
     RESOURCE_VARIABLE,
     VARIABLES,
 )
+from graphpatch.opdefs import HANDLES
 from graphpatch.runtime.values import GUESSES, Guess, Values, seeded_value
 
 OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too

@@ -19,7 +19,6 @@ from graphpatch.differentiation.flow import carries
 from graphpatch.differentiation.override_keys import gradient_type, is_registered
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.dtypes import HANDLES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.formula import Formula
@@ -43,6 +42,7 @@ from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import graph_of
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
+from graphpatch.opdefs import HANDLES
 from graphpatch.patches import KINDS, Patch
 from graphpatch.patches.carrier import check_named, check_once, named_tensors, refuse_key
 from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient

@@ -22,7 +22,6 @@ from typing import Any
 
 from graphpatch.application import apply
 from graphpatch.control_flow.contexts import has_control_flow, inside_control_flow
-from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError, OutputError, RulesError
 from graphpatch.formats import Model
 from graphpatch.formats.destination import Export
@@ -37,6 +36,7 @@ from graphpatch.graph.functions import Extract, Fed
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import op_of
+from graphpatch.opdefs import DTYPE_NAMES
 from graphpatch.rules import Rule
 from graphpatch.runtime.functions import (
     as_tensor,

@@ -12,10 +12,10 @@ from graphpatch.analysis.doctor.causes import RuleDict
 from graphpatch.analysis.document import Document
 from graphpatch.control_flow.contexts import Branch, control_flow, described
 from graphpatch.control_flow.op_types import BOUNDARIES, BRANCHES, ENDS, ENTERS
-from graphpatch.dtypes import HANDLES
 from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
 from graphpatch.graph.op_types import CALLS, CASES, IFS, LOOPS
+from graphpatch.opdefs import HANDLES
 from graphpatch.runtime.graph_run import ops_before, placeholders, reached
 from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.tf_gradients import RaisedError, gradients, gradients_or_raised

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from graphpatch.analysis.cuts import Cut, GradientPaths, ordered_cuts
 from graphpatch.analysis.split_parts import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
-from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.control_flow.op_types import BOUNDARIES
-from graphpatch.errors import CutError
+from graphpatch.errors import CutError, tensor_name, tensor_names
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.graph import Progress, graph_of
 from graphpatch.runtime.graph_run import first_line, require_tensorflow

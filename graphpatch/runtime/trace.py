@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch import opdefs
-from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError
 from graphpatch.gradients.attach import GradientFunction, OpDtypes
 from graphpatch.graph.functions import NO_INLINE, Part
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.patches import function_carrier
 from graphpatch.protos import FunctionDef, NodeDef
 from graphpatch.runtime.gradient_functions import as_list, called_in_order, gradient_at

@@ -18,9 +18,9 @@ from typing import Any
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.survey import fix, survey
-from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
 from graphpatch.graph.op_types import FED
+from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.runtime.gradient_run import run_pairs
 from tests.models import catalogue
 

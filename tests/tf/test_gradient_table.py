@@ -15,8 +15,8 @@ from graphpatch import opdefs
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.hidden import hidden_ops
-from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, is_ref
 from graphpatch.match.keys import ELEMENTWISE
+from graphpatch.opdefs import DIFFERENTIABLE, DTYPE_NAMES, is_ref
 from tests.graphs import opened
 from tests.models.doctor_oracle import Agreement, compare_pairs
 

@@ -22,11 +22,11 @@ from graphpatch.differentiation.override_keys import (
 )
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import op_type_in_model
+from graphpatch.opdefs import DIFFERENTIABLE
 
 RuleDict = dict[str, Any]
 PatchJson = Mapping[str, Any]

@@ -25,11 +25,11 @@ from graphpatch.differentiation.override_keys import CARRIED, is_hidden, rule_of
 from graphpatch.differentiation.replay import GradientReplay, called_bodies
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.dtypes import HANDLES, NO_NUMBERS
 from graphpatch.formats import Model
 from graphpatch.formats.saved_model import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.node import Node
+from graphpatch.opdefs import HANDLES, NO_NUMBERS
 
 # What it costs to go back through an op: nothing, a rule, what no rule fixes, or that no values
 # come that way, but a shape or another size. Paths that carry values come first.

@@ -21,10 +21,10 @@ from graphpatch.analysis.interface import (
 from graphpatch.application import apply
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import ModelGraph
+from graphpatch.opdefs import DIFFERENTIABLE
 
 PAIRS_AT_LEAST = 20  # pairs that are looked at, however large the graph is
 # Ops, inputs and outputs that are visited for more than these, where nobody named both ends.

@@ -33,9 +33,8 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch import names, opdefs
-from graphpatch.arguments import wrong_argument
 from graphpatch.decoding import convert
-from graphpatch.errors import PatternError, RulesError, did_you_mean
+from graphpatch.errors import PatternError, RulesError, did_you_mean, wrong_argument
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import WHOLE, Edge, Link, Match, Near, Pattern, PatternLike

@@ -19,9 +19,8 @@ from graphpatch.analysis.document import Document
 from graphpatch.analysis.rule_words import ops_before_rules, rules_at
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.application import page_part
-from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.differentiation.bodies import Bodies
-from graphpatch.errors import ModelError
+from graphpatch.errors import ModelError, check_progress, tensor_names
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import Model

@@ -19,7 +19,6 @@ import numpy as np
 from graphpatch import names
 from graphpatch.analysis.rule_words import patch_in_words
 from graphpatch.differentiation.override_keys import override_key
-from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.attach import is_guard
@@ -37,6 +36,7 @@ from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.match.spec import WHOLE
+from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.patches import KINDS
 from graphpatch.runtime.gradient_functions import surrogate_gradient, tensorflow_output
 from graphpatch.runtime.graph_run import first_line

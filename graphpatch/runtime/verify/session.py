@@ -23,7 +23,6 @@ from graphpatch.analysis.training import gradient_scopes
 from graphpatch.control_flow.contexts import inside_control_flow
 from graphpatch.control_flow.op_types import SWITCHES
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.dtypes import HANDLES
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.formats.container import meta_around
@@ -35,6 +34,7 @@ from graphpatch.graph.node import Body
 from graphpatch.graph.op_types import CALLS, IFS, PARSERS, PIPELINES, VARIABLES
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import OpKey, fresh, op_of
+from graphpatch.opdefs import HANDLES
 from graphpatch.runtime.graph_run import (
     ASSIGNED,
     ENDLESS,
