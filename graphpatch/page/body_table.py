@@ -22,29 +22,8 @@ MOST_SHAPES = 10_000  # lines of a body whose shapes are inferred
 RESOURCE = "resource"
 
 
-class Table:
-    """Values, each once; a line has the number of its value."""
-
-    def __init__(self) -> None:
-        self.values = list[Any]()
-        self._numbers: dict[str, int] = {}
-
-    def number(self, value: Any) -> int:
-        """Return the number of a value."""
-        key = value if isinstance(value, str) else json.dumps(value)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.values)
-            self.values.append(value)
-        return self._numbers[key]
-
-    def column(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of each of these texts."""
-        numbers = {text: self.number(text) for text in dict.fromkeys(texts)}
-        return [numbers[text] for text in texts]
-
-
 class Tables:
-    """What many lines share, written once: op types, tensors, attrs, findings, gradients.
+    """What many lines share, each value once: a line has the number of its value in its table.
 
     `rules` are those that are marked, by name, as a rules file has them.
     """
@@ -52,10 +31,24 @@ class Tables:
     def __init__(self, rules: Mapping[str, Any]) -> None:
         self.rules = rules
         self.rule_numbers = {name: number for number, name in enumerate(rules)}
-        self.types, self.tensors, self.attrs = Table(), Table(), Table()
-        self.findings, self.plots = Table(), Table()
+        names = ("types", "tensors", "attrs", "findings", "plots")
+        self.values: dict[str, list[Any]] = {name: [] for name in names}
+        self._numbers: dict[tuple[str, str], int] = {}
         self._of_form: dict[tuple[Wiring, int], int] = {}
         self._plotted: dict[tuple[str, str], int | None] = {}
+
+    def number(self, table: str, value: Any) -> int:
+        """Return the number of a value in a table."""
+        key = table, value if isinstance(value, str) else json.dumps(value)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values[table])
+            self.values[table].append(value)
+        return self._numbers[key]
+
+    def column(self, table: str, texts: Sequence[str]) -> list[int]:
+        """Return the number of each of these texts in a table."""
+        numbers = {text: self.number(table, text) for text in dict.fromkeys(texts)}
+        return [numbers[text] for text in texts]
 
     def attrs_of(self, wiring: Wiring, index: int) -> int:
         """Return the number of an op's attrs, in plain values; -1 for an argument."""
@@ -63,13 +56,13 @@ class Tables:
             return -1
         key = wiring, wiring.form(index)
         if key not in self._of_form:
-            self._of_form[key] = self.attrs.number(_plain_attrs(Node(wiring.body, index)))
+            self._of_form[key] = self.number("attrs", _plain_attrs(Node(wiring.body, index)))
         return self._of_form[key]
 
     def finding(self, finding: Finding, is_on_path: bool) -> int:
         """Return the number of what doctor says of an op; on a path asked about, with its rule."""
         document = {**_safe_texts(finding.document()), "on_path": is_on_path}
-        return self.findings.number(document if is_on_path else {**document, "rule": None})
+        return self.number("findings", document if is_on_path else {**document, "rule": None})
 
     def plot(self, rule: str, op_type: str) -> int | None:
         """Return the number of the curves of an op type, before and after a rule, if any."""
@@ -77,18 +70,13 @@ class Tables:
         if key not in self._plotted:
             patch = (self.rules.get(rule) or {}).get("patch")
             curves = None if rule and not patch else plot(patch, op_type)
-            self._plotted[key] = None if curves is None else self.plots.number(curves)
+            self._plotted[key] = None if curves is None else self.number("plots", curves)
         return self._plotted[key]
 
     def defaults(self) -> dict[str, int]:
         """Return the number of the curves of TensorFlow's default gradient, by op type."""
-        numbers = {op: self.plot("", op) for op in self.types.values}
+        numbers = {op: self.plot("", op) for op in self.values["types"]}
         return {op: number for op, number in numbers.items() if number is not None}
-
-    def document(self) -> dict[str, list[Any]]:
-        """Return the tables by name."""
-        names = ("types", "tensors", "attrs", "findings", "plots")
-        return {name: getattr(self, name).values for name in names}
 
 
 def body_table(
@@ -123,7 +111,7 @@ def body_table(
     return {
         "name": one_line(sides[0].body.label),
         "names": [one_line(key.lstrip("+")) for key in rows],
-        "types": tables.types.column(types),
+        "types": tables.column("types", types),
         "tensors": _tensors(sides, tables, len(rows)),
         "attrs": [tables.attrs_of(side.wiring, head) for side, head in lines],
         "inputs": [_inputs(side, head) for side, head in lines],
@@ -169,7 +157,7 @@ def _tensors(sides: Sequence[BodySide], tables: Tables, count: int) -> list[int]
         dtype if shape is None else f"{dtype} {sizes_in_words(shape)}"
         for dtype, shape in zip(dtypes, merged, strict=True)
     ]
-    return tables.tensors.column(words)
+    return tables.column("tensors", words)
 
 
 def _inputs(side: BodySide, head: int) -> list[int | str | list[int | str]]:

@@ -71,7 +71,7 @@ def built_document(
         "run": None,
         "notes": [],
         "defaults": tables.defaults(),  # before the tables, to which it adds
-        "tables": tables.document(),
+        "tables": tables.values,
     }
     return document, graphs
 

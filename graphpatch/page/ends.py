@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
@@ -16,7 +16,6 @@ from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import VARIABLES
-from graphpatch.graph.walk import reached
 from graphpatch.page.lines import BodySide
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -102,14 +101,10 @@ def _real_before(
     return list(nearest)
 
 
-def _read_before(wiring: Wiring, target: Tensor, inside: set[int]) -> set[Tensor]:
-    """Return the tensors that a target is computed of, as far as their readers are inside."""
-
-    def producers(index: int) -> set[int]:
-        return inside.intersection(producer for producer, _ in wiring.inputs(index))
-
-    ops = inside & reached([target[0]], producers).keys()
-    return {tensor for index in ops for tensor in wiring.inputs(index)}
+def _depending_on(wiring: Wiring, source: Tensor) -> Container[int]:
+    """Return the ops that read a tensor, and all that depend on them."""
+    readers = (reader for output, reader, _ in wiring.readers(source[0]) if output == source[1])
+    return wiring.depending_on((reader, 0) for reader in readers)
 
 
 def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[PairDiagnosis], int]:
@@ -125,14 +120,14 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
     sources, targets = wiring.named(ends.sources), wiring.named(ends.targets)
     every = [(source, target) for target in targets for source in sources]
     if not ends.are_named and len(every) > 1:
-        inside = set(main.line_of)
-        counted = targets[: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
-        read = {target: _read_before(wiring, target, inside) for target in counted}
-        every = [
+        counted = sources[: max(1, MOST_OPS_ASKED // (len(main.line_of) + 1))]
+        behind = {source: _depending_on(wiring, source) for source in counted}
+        connected = [
             (source, target)
             for source, target in every
-            if target not in read or source in read[target]
-        ] or every
+            if source not in behind or target[0] in behind[source]
+        ]
+        every = connected or every
     is_plain = len(targets) == 1 and not session.stored.in_loops and not back.raised
     is_plain = is_plain and all(body.is_ours for body in session.graph.functions.values())
     types = {wiring.body.heads.ops[index] for index in back.between if index >= 0}

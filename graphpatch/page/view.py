@@ -15,8 +15,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from graphpatch.analysis.interface import ends_there, refuse_unknown_ends
 from graphpatch.analysis.matches import matches
 from graphpatch.analysis.revert import revert
@@ -60,15 +58,7 @@ def page(document: dict[str, Any], title: str) -> str:
 
 def as_script(document: Any) -> str:
     """Return a document as JSON in ASCII that cannot end the element that it is in."""
-    layout: dict[str, Any] = {"separators": (",", ":")}
-    small = {
-        key: msgspec.Raw(json_text(value, **layout).encode())  # it may have numbers like NaN
-        for key, value in document.items()
-        if key != "bodies"
-    }
-    text = msgspec.json.encode({**document, **small}).decode()
-    if not text.isascii():
-        text = json_text(document, **layout)
+    text = json_text(document, separators=(",", ":"))
     for letter in HTML_LETTERS:  # in ASCII there are no further ones
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return text
