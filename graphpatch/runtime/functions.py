@@ -23,6 +23,7 @@ from graphpatch.runtime.gradient_functions import (
     as_list,
     check_formula,
     dtypes_of,
+    formula_gradients,
     tensorflow_gradient,
 )
 from graphpatch.runtime.graph_run import require_tensorflow
@@ -225,23 +226,26 @@ def _filtered(
         if isinstance(spec, Formula):
             dtype = (tensor.dtype.real_dtype.name,)
             check_formula(spec, dtype, dtype, tuple(read))
-            of_formula = tensorflow_gradient(spec, list(read))
         is_by_slice = is_additive and all(parameter.shape == () for parameter in read.values())
 
-        def gradient(op: Any, dy: Any) -> list[Any]:
-            if isinstance(dy, tf.IndexedSlices) and is_by_slice:
-                rows = _op([dy.values, *op.inputs[1:]], [dy.values])
-                dx, *none = gradient(rows, dy.values)
-                return [tf.IndexedSlices(dx, dy.indices, dy.dense_shape), *none]
-            dy = tf.convert_to_tensor(dy)
+        def filtered(dy: Any, x: Any, y: Any, numbers: Sequence[Any]) -> Any:
             if not isinstance(spec, Formula):
-                return [checked_gradient(spec(dy), op.inputs[0])]
+                return checked_gradient(spec(dy), x)
             if not dy.dtype.is_complex:
-                return of_formula(op, dy)
+                values = dict(zip(read, numbers, strict=True))
+                return formula_gradients(spec, [x], [y], [dy], parameters=values)[0]
             # Formulas know real numbers: a factor, that of dy = 1, scales or reverses.
-            real = _op([*map(tf.math.real, op.inputs)], [*map(tf.math.real, op.outputs)])
-            factor, *none = of_formula(real, tf.ones_like(real.outputs[0]))
-            return [dy * tf.cast(factor, dy.dtype), *none]
+            x, y, *numbers = map(tf.math.real, (x, y, *numbers))
+            return dy * tf.cast(filtered(tf.ones_like(y), x, y, numbers), dy.dtype)
+
+        def gradient(op: Any, dy: Any) -> list[Any]:
+            x, *numbers = op.inputs
+            if isinstance(dy, tf.IndexedSlices) and is_by_slice:
+                rows = filtered(dy.values, dy.values, dy.values, numbers)
+                dx = tf.IndexedSlices(rows, dy.indices, dy.dense_shape)
+            else:
+                dx = filtered(tf.convert_to_tensor(dy), x, op.outputs[0], numbers)
+            return [dx, *[None] * len(numbers)]
 
         return with_gradient([tensor], [tensor, *read.values()], gradient)[0]
 
@@ -493,17 +497,13 @@ def with_gradient(
 
         def by_op(*upstream: Any) -> list[Any]:
             # Forward mode asks before there are any outputs.
-            return [*[None] * count, *gradient(_op(read, outputs or forward, **more), *upstream)]
+            op = {"inputs": read, "outputs": outputs or forward, "type": "", **more}
+            return [*[None] * count, *gradient(SimpleNamespace(**op), *upstream)]
 
         return tuple(tf.identity(value) for value in forward), by_op
 
     outputs += carry(*(tf.stop_gradient(value) for value in values), *inputs)
     return outputs
-
-
-def _op(inputs: Sequence[Any], outputs: Sequence[Any], **more: Any) -> Any:
-    """Return what a gradient function sees of an op."""
-    return SimpleNamespace(**{"inputs": inputs, "outputs": outputs, "type": "", **more})
 
 
 def gradient_meant(function: str, spec: Any) -> Computed:

@@ -40,21 +40,17 @@ _RAW_NAMES = {"reduction_indices": "axis", "split_dim": "axis"}
 """The input args that tf.raw_ops calls otherwise than the op does."""
 
 
-def tensorflow_gradient(formula: Formula, parameters: Sequence[str] = ()) -> GradientFunction:
+def tensorflow_gradient(formula: Formula) -> GradientFunction:
     """Return the gradient function (op, *dy) -> [dx...] of a formula, for tf.RegisterGradient.
 
     It works where ops are differentiated in a graph, and on tapes over functions that hold such
-    ops. It gives None for an input without a gradient. The last inputs of the op are the
-    `parameters` that are tensors. It raises FormulaError, when it is called, where the formula does
-    not suit the op.
+    ops. It gives None for an input without a gradient. It raises FormulaError, when it is called,
+    where the formula does not suit the op.
     """
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
-        count = len(op.inputs) - len(parameters)
-        inputs, values = op.inputs[:count], dict(zip(parameters, op.inputs[count:], strict=True))
         attrs, op_type = op_attrs(formula, op), op.type if formula.reads_op else ""
-        dxs = formula_gradients(formula, inputs, op.outputs, upstream, attrs, values, op_type)
-        return [*dxs, *[None] * len(parameters)]
+        return formula_gradients(formula, op.inputs, op.outputs, upstream, attrs, op_type=op_type)
 
     return gradient
 
@@ -142,7 +138,7 @@ def formula_gradients(
     known = attrs, same_shape, scalars, op_type, len(more)
     results = gradient_ops(read, Signature.of(dtypes_of(x), dtypes_of(outputs), *known))
     dys = {
-        f"dy{place}": _dense(output, dy)
+        f"dy{place}": dense(output, dy)
         for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True))
         if f"dy{place}" in read.variables
     }
@@ -206,7 +202,7 @@ def dtypes_of(tensors: Iterable[Any]) -> tuple[str, ...]:
     return tuple(tensor.dtype.base_dtype.name for tensor in tensors)
 
 
-def _dense(output: Any, dy: Any) -> Any:
+def dense(output: Any, dy: Any) -> Any:
     """Return an upstream gradient as a dense tensor, zeros for None."""
     import tensorflow as tf
 
@@ -335,7 +331,7 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
             for tensor, name in zip(op.inputs, body.arguments, strict=False)
         ]
         # An op that reads a tensor of another graph captures it; input_map does not.
-        fed = map(tf.identity, (*read, *map(_dense, op.outputs, upstream)))
+        fed = map(tf.identity, (*read, *map(dense, op.outputs, upstream)))
         placeholders = (f"{name}:0" for name in body.arguments)
         tensors = spliced(
             tf.compat.v1.GraphDef.FromString(graph_def),

@@ -15,7 +15,7 @@ import base64
 import importlib
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.functions import Extract, Fed
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.names import op_of
+from graphpatch.names import op_of, parse
 from graphpatch.opdefs import DTYPE_NAMES
 from graphpatch.rules import Rule
 from graphpatch.runtime.functions import (
@@ -48,7 +48,7 @@ from graphpatch.runtime.functions import (
     unconverted,
     with_gradient,
 )
-from graphpatch.runtime.gradient_functions import GradientFunction, formula_value
+from graphpatch.runtime.gradient_functions import GradientFunction, dense, formula_value
 from graphpatch.runtime.imported import rename_calls, spliced
 from graphpatch.runtime.register import (
     gradient_for,
@@ -461,24 +461,27 @@ def graph_function(
     import tensorflow as tf
 
     graph = model.graphs[0]
-    signature = exported(graph, Export(tuple(inputs), tuple(outputs)), with_loops=True).inputs
+    export = Export(tuple(inputs), tuple(outputs))
+    signature = {tensor.tensor: tensor for tensor in exported(graph, export, True).inputs}
     inside = inside_control_flow(graph.main)
     for text in (*inputs, *outputs):
         if graph.main.node(op_of(text)).index in inside:
             raise OutputError(f"{text} is inside a v1 loop or branch; name a tensor outside of it")
-    fed = {tensor.tensor: _fed_argument(tensor) for tensor in signature}
-    arguments = {tensor.tensor: tensor.argument.name for tensor in signature}
-    extract = Extract(graph, tuple(fed.values()), tuple(outputs))
+    ordered = [signature[str(parse(text))] for text in inputs]
+    fed = tuple(map(_fed_argument, ordered))
+    extract = Extract(graph, fed, tuple(outputs))
     part = opened(b"".join(map(piece_bytes, extract.pieces())), model.path)
-    graph_def = part.graph_def()
-    ordered = [text if text in fed else text.removesuffix(":0") for text in inputs]
-    specs = [tf.TensorSpec(fed[text].shape, fed[text].dtype, arguments[text]) for text in ordered]
-    placeholders = [f"{extract.placeholders()[text]}:0" for text in ordered]
+    graph_def, part_graph = part.graph_def(), part.graphs[0]
+    specs = [
+        tf.TensorSpec(cut.shape, cut.dtype, tensor.argument.name)
+        for cut, tensor in zip(fed, ordered, strict=True)
+    ]
+    placeholders = [f"{name}:0" for name in extract.placeholders().values()]
     results, dtypes = list(map(full_tensor_name, outputs)), [spec.dtype for spec in specs]
-    if has_control_flow(part.graphs[0].main):
+    if has_control_flow(part_graph.main):
 
         def build(*tensors: Any) -> list[Any]:
-            _refuse_random(part.graphs[0])
+            _refuse_random(part_graph)
             import_model(part, SCOPE, input_map=dict(zip(placeholders, tensors, strict=True)))
             default = tf.compat.v1.get_default_graph()
             return [default.get_tensor_by_name(f"{SCOPE}/{text}") for text in results]
@@ -486,16 +489,21 @@ def graph_function(
         register_gradients(part)
         forward = _wrapped(_without_keys(graph_def), placeholders, results, specs)
         return _differentiated_in_a_graph(forward, build, specs), dtypes
-    patched = dict(_patched_ops(graph, graph_def))
+    patched = {
+        node.name: gradient
+        for node, key in overridden_ops(part_graph)
+        if node.body.is_main and (gradient := gradient_for(key, part_graph, node)) is not None
+    }
     # TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
-    register_keys(graph, lambda node: not node.body.is_main)
+    register_keys(part_graph, lambda node: not node.body.is_main)
 
     def override(tensors: list[Any]) -> list[Any]:
-        """Give patched ops their gradients, once they are imported."""
+        """Give patched ops their gradients in the place of keys, once they are imported."""
         replaced: dict[str, Any] = {}
-        for op in tensors[0].graph.get_operations():
-            if op.name in patched:
-                replaced |= _with_new_gradient(op, patched[op.name])
+        for name, gradient in patched.items():
+            op = tensors[0].graph.get_operation_by_name(f"{SCOPE}/{name}")
+            op._clear_attr(OVERRIDE)
+            replaced |= _with_new_gradient(op, gradient)
         return [replaced.get(tensor.name, tensor) for tensor in tensors]
 
     return _wrapped(graph_def, placeholders, results, specs, override), dtypes
@@ -563,8 +571,7 @@ def _differentiated_in_a_graph(
         function = _wrapped(graph_def, [tensor.name for tensor in fed], names, all_specs)
 
         def build_again(*tensors: Any) -> list[Any]:
-            dxs = build_gradient(*tensors)
-            return [dxs[slot] for slot in slots]
+            return [dx for dx in build_gradient(*tensors) if dx is not None]
 
         return _differentiated_in_a_graph(function, build_again, all_specs), slots
 
@@ -574,12 +581,7 @@ def _differentiated_in_a_graph(
         values = tuple(forward(*map(tf.stop_gradient, tensors)))
 
         def by_input(*upstream: Any) -> list[Any]:
-            dys = [
-                tf.zeros_like(values[place])
-                if upstream[place] is None
-                else tf.convert_to_tensor(upstream[place])
-                for place in places
-            ]
+            dys = [dense(values[place], upstream[place]) for place in places]
             function, slots = gradient()
             dxs = dict(zip(slots, function(*tensors, *dys), strict=True))
             return [dxs.get(slot) for slot in range(len(tensors))]
@@ -613,18 +615,6 @@ def _fed_argument(tensor: ExportedTensor) -> Fed:
     shape = None if tensor.shape.unknown_rank else [dim.size for dim in tensor.shape.dim]
     sizes = None if shape is None else [None if size < 0 else size for size in shape]
     return Fed(tensor.tensor, DTYPE_NAMES[tensor.argument.type], sizes)
-
-
-def _patched_ops(graph: ModelGraph, graph_def: Any) -> Iterator[tuple[str, GradientFunction]]:
-    """Yield the gradients of the patched ops of the main graph, by name. Keys are taken off."""
-    nodes_by_name = {node.name: node for node in graph_def.node}
-    for node, key in list(overridden_ops(graph)):
-        gradient = gradient_for(key, graph, node) if node.body.is_main else None
-        written = nodes_by_name.get(node.name)
-        if gradient is None or written is None or written.op != node.op:
-            continue  # not ours, not needed, or given as an input
-        del written.attr[OVERRIDE]
-        yield f"{SCOPE}/{node.name}", gradient
 
 
 def _with_new_gradient(op: Any, gradient: GradientFunction) -> dict[str, Any]:
