@@ -102,7 +102,7 @@ above.MODULES.update(
         "import_into": "graphpatch.runtime.register",
         "model_of": "graphpatch.runtime.imported",
         "tensorflow_class": "graphpatch.runtime.imported",
-        "trace": "graphpatch.runtime.trace",
+        "trace": "graphpatch.runtime.gradient_functions",
         "part_of_model": "graphpatch.page.notebook",
         "part_of_selection": "graphpatch.page.notebook",
     }

@@ -26,8 +26,7 @@ from graphpatch.patches.reach import refuse_hidden, refuse_shadowed
 from graphpatch.rules import Rule
 from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import model_of
-from graphpatch.runtime.keys import keyed
-from graphpatch.runtime.live import graph_of_op, graphs_around, put_into, rules_of_live
+from graphpatch.runtime.live import graph_of_op, graphs_around, keyed, put_into, rules_of_live
 from graphpatch.runtime.patch_graph import built_before
 from graphpatch.step import (
     RuleResult,

@@ -24,8 +24,7 @@ from graphpatch.graph.node import Node
 from graphpatch.rules import Rule
 from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import bare_meta, imported, model_of
-from graphpatch.runtime.keys import NoKeyError, keyed
-from graphpatch.runtime.live import put_into, rules_of_live
+from graphpatch.runtime.live import NoKeyError, keyed, put_into, rules_of_live
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.values import full_tensor_name
 from graphpatch.table import plural, short
