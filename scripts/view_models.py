@@ -46,7 +46,7 @@ def opened(page: Any, path: Path) -> Iterator[str]:
     yield from disagreeing(page)
     page.click("#open")
     lines, rows = page.evaluate(
-        "[view.bodies[view.graph.body].names.length, document.querySelectorAll('.row').length]"
+        "[view.main.lines.length, document.querySelectorAll('.row').length]"
     )
     page.focus("#list")
     for key in ("b", "Enter", "End", "Enter"):

@@ -30,7 +30,7 @@ DRAWN = """
   const inks = marks => [...marks].map(mark => getComputedStyle(mark).stroke);
   const fromAbove = path => /^M[\\d.]+ 0[VC]/.test(path.getAttribute("d"));
   return lines.filter(([, shown]) => shown.kind === "line").map(([row, shown]) => [
-    view.bodies[0].names[shown.row], Number(row.id.slice(3)),
+    shown.line.name, Number(row.id.slice(3)),
     [...row.querySelectorAll(".lanes")].map(cell => [
       inks(cell.querySelectorAll(".knot")),
       inks([...cell.querySelectorAll("path.lane")].filter(fromAbove)),
@@ -111,7 +111,7 @@ def test_the_plot_of_a_rule_has_both_curves(shown: Shown, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     row = document["bodies"][0]["names"].index("block2/relu")
     plot = document["tables"]["plots"][document["bodies"][0]["plots"][row]]
-    page.evaluate(f"view.go(0, view.bodies[0].rowOf[{row}])")
+    page.evaluate("view.go(view.main.lines.find(line => line.name === 'block2/relu'))")
     for drawn, dy in zip(page.evaluate(CURVES), (1, -1), strict=True):
         curves = {one["side"]: one["points"] for one in plot["curves"] if one["dy"] == dy}
         top = 1.05 * max(1.2, *(abs(y) for points in curves.values() for _, y in points))

@@ -22,18 +22,20 @@ graphs => graphs.map(drawn => {
   const none = drawn.names.map(() => 0), inputs = drawn.names.map(() => []);
   const side0 = { flow: drawn.names.map(() => 3), arrives: none, edges: drawn.edges };
   const columns = { types: none, tensors: none, attrs: none, inputs, sides: [side0] };
-  const body = { ...few, ...drawn, ...columns };
-  prepare(body, []);
+  const tables = { types: ["Relu"], tensors: [""], attrs: [{}], findings: [], plots: [] };
+  const bodies = [{ ...few, ...drawn, ...columns }];
+  const [body] = readBodies({ bodies, tables, defaults: {}, graphs: [], run: null });
   for (const place of drawn.closed) {
     if (body.folds.length) body.folds[place % body.folds.length].isOpen = false;
   }
   const shown = new Shown([body]);
-  shown.build(0);
+  shown.build(body);
   const [part] = shown.parts, [side] = part.sides;
+  const rowOf = new Map(body.lines.map(line => [line.name, line.row]));
   return {
-    order: [...body.rowOf], at: [...part.at], knots: [...side.knots], lanes: side.lanes,
-    group: body.group,
-    folds: body.folds, names: body.names, kinds: shown.rows.map(row => row.kind),
+    order: drawn.names.map(name => rowOf.get(name)), at: [...part.at], knots: [...side.knots],
+    lanes: side.lanes, group: body.group, folds: body.folds,
+    names: body.lines.map(line => line.name), kinds: shown.rows.map(row => row.kind),
   };
 })
 """

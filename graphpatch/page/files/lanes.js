@@ -8,23 +8,24 @@ const SVG = "http://www.w3.org/2000/svg";
 const MOST_LANES = 8; // columns; more lanes run together in the last one
 
 // For each side of a part: the lanes between its rows, and the column of each row.
-function layOut(part, body) {
-  part.sides = body.sides.map(side => {
+function layOut(part) {
+  const { lines, group, sideCount } = part.body;
+  part.sides = Array.from({ length: sideCount }, (_, side) => {
     const byProducer = new Map(), starts = new Map();
-    side.edges.forEach((edges, row) => producersOf(edges).forEach((producer, place) => {
-      const from = part.at[row], to = part.at[producer];
-      if (to <= from || producer >= body.group) return; // in a folded scope, a loop's way back, a variable
+    for (const line of lines) for (const [producer, flow] of line.sides[side].edges) {
+      const from = part.at[line.row], to = part.at[producer.row];
+      if (to <= from || producer.row >= group) continue; // in a folded scope, a loop's way back, a variable
       if (!byProducer.has(to)) byProducer.set(to, { from, to, column: 0, joins: [] });
       const lane = byProducer.get(to);
-      lane.joins.push([from, edges[2 * place + 1]]);
+      lane.joins.push([from, flow]);
       if (!starts.has(from)) starts.set(from, []);
       starts.get(from).push(lane);
-    }));
+    }
     const knots = new Map(), begun = new Set(), free = []; // the columns that are free, the leftmost first
     let width = 0;
     const take = wanted => free.length ? free.splice(Math.max(free.indexOf(wanted), 0), 1)[0] : width++;
     part.at.forEach((index, row) => {
-      if (knots.has(index) || !side.flow[row] || row >= body.group) return;
+      if (knots.has(index) || !flowAt(lines[row], side) || row >= group) return;
       const lane = byProducer.get(index), column = lane ? lane.column : take();
       knots.set(index, column);
       free.splice(before(free, column), 0, column);

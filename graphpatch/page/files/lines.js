@@ -10,47 +10,63 @@ const LINES_ALL_OPEN = 48; // in a body of no more lines all scopes are open at 
 const FEW_VARIABLES = 3; // so many variables stand in the list by themselves
 
 const scopesOf = name => name.split("/").slice(0, -1).slice(0, DEEPEST_SCOPE);
-const producersOf = edges => edges.filter((_, place) => place % 2 === 0);
-const byRow = (few, rowOf) => Object.fromEntries(Object.entries(few).map(([line, value]) => [rowOf[line], value]));
+const isFlowing = flow => flow === Flow.FULL || flow === Flow.CHANGED;
 
-// Bring a body's lines into the order in which they are read, variables behind them, and find what
-// the page knows besides what the document says.
-function prepare(body, findings) {
-  const variables = body.variables.length > FEW_VARIABLES ? new Set(body.variables) : new Set();
-  const order = readingOrder(body).filter(line => !variables.has(line));
-  body.group = variables.size ? order.length : Infinity; // from this row on: variables
-  order.push(...[...variables].sort((a, b) => body.names[a] < body.names[b] ? -1 : 1));
-  const rowOf = body.rowOf = new Int32Array(order.length);
-  order.forEach((line, row) => { rowOf[line] = row; });
-  for (const column of ["names", "types", "tensors", "attrs", "inputs"]) body[column] = order.map(line => body[column][line]);
-  const moved = input => typeof input === "string" ? input : typeof input === "number" ? rowOf[input] : [rowOf[input[0]], input[1]];
-  body.inputs = body.inputs.map(inputs => inputs.map(moved));
-  for (const few of ["marks", "findings", "ends", "calls", "carried", "plots"]) body[few] = byRow(body[few], rowOf);
-  for (const side of body.sides) {
-    for (const column of ["flow", "arrives", "edges"]) side[column] = order.map(line => side[column][line]);
-    side.edges = side.edges.map(edges => edges.map((value, place) => place % 2 ? value : rowOf[value]));
-  }
-  const rows = few => Object.keys(few).map(Number);
-  body.pathRows = rows(body.findings).filter(row => body.findings[row].some(number => findings[number].on_path));
-  body.onPath = new Set(body.pathRows);
-  body.marked = rows(body.marks);
-  body.callRows = rows(body.calls);
-  const names = body.names.slice(0, Math.min(body.group, body.names.length));
-  body.folds = foldsOf(names);
-  const shown = [...body.pathRows, ...body.marked, ...rows(body.ends)].sort((a, b) => a - b);
-  for (const fold of body.folds) fold.isOpen = names.length <= LINES_ALL_OPEN || between(shown, fold.first, fold.last).length > 0;
-  if (variables.size) body.folds.push({ first: body.group, last: body.names.length - 1, depth: 0, name: "", isGroup: true, isOpen: false });
+// What flows through a line on one side; a function may be on the other side alone.
+const flowAt = (line, side) => line.sides[side] ? line.sides[side].flow : Flow.ABSENT;
+
+// The bodies of a document. Each has its lines in the order in which they are read, variables behind
+// them, from the row `group` on; and the scopes that fold.
+function readBodies(doc) {
+  const bodies = doc.bodies.map(({ name, sides }, number) => ({ number, name, sideCount: sides.length }));
+  const sizes = new Map(doc.run ? doc.graphs.map((graph, place) => [graph.body, doc.run.graphs[place].sizes]) : []);
+  bodies.forEach((body, number) => readLines(body, bodies, doc, (sizes.get(number) || { lines: {} }).lines));
+  return bodies;
+}
+
+function readLines(body, bodies, { bodies: allColumns, tables, defaults }, sizes) {
+  const columns = allColumns[body.number];
+  const lines = columns.names.map((name, at) => {
+    const type = tables.types[columns.types[at]], marks = columns.marks[at] || [];
+    const findings = (columns.findings[at] || []).map(number => tables.findings[number]);
+    return {
+      body, name, type, marks, findings, // `isCause`: a gradient ends here, on a path that was asked about
+      isCause: findings.some(finding => finding.on_path),
+      tensor: tables.tensors[columns.tensors[at]],
+      attrs: tables.attrs[columns.attrs[at]] || {},
+      end: columns.ends[at],
+      calls: (columns.calls[at] || []).map(number => bodies[number]),
+      carried: columns.carried[at],
+      plot: tables.plots[at in columns.plots ? columns.plots[at] : marks.length ? -1 : defaults[type]],
+      sizes: sizes[at],
+      folds: [], // those that begin here
+    };
+  });
+  lines.forEach((line, at) => { // what it reads: lines, each with what flows back there; and names
+    line.sides = columns.sides.map(({ flow, arrives, edges }) => ({ flow: flow[at], arrives: arrives[at], edges: edges[at].flatMap((read, place, all) => place % 2 ? [] : [[lines[read], all[place + 1]]]) }));
+    line.inputs = columns.inputs[at].map(input => typeof input === "string" ? [null, input] : typeof input === "number" ? [lines[input], lines[input].name] : [lines[input[0]], input[1]]);
+  });
+  const variables = new Set(columns.variables.length > FEW_VARIABLES ? columns.variables.map(at => lines[at]) : []);
+  const ordered = readingOrder(lines).filter(line => !variables.has(line));
+  body.lines = [...ordered, ...[...variables].sort((a, b) => a.name < b.name ? -1 : 1)];
+  body.lines.forEach((line, row) => { line.row = row; });
+  body.group = variables.size ? ordered.length : Infinity;
+  body.folds = foldsOf(ordered.map(line => line.name));
+  for (const fold of body.folds) fold.isOpen = ordered.length <= LINES_ALL_OPEN || ordered.slice(fold.first, fold.last + 1).some(line => line.isCause || line.marks.length || line.end);
+  if (variables.size) body.folds.push({ first: body.group, last: lines.length - 1, depth: 0, name: "", isGroup: true, isOpen: false });
+  for (const fold of body.folds) body.lines[fold.first].folds.push(fold);
+  body.held = heldIn(lines);
 }
 
 // Of a line at which a gradient ends though doctor has no words for it: the nearest one behind it for
 // which it has, in words, as far as nothing flows; nothing where there is none.
-function causeBehind(body, side, row, types) {
-  if (side.flow[row] !== Flow.BLOCKED || body.onPath.has(row)) return "";
-  const visited = new Set([row]);
-  for (const line of visited) {
-    for (const read of producersOf(side.edges[line])) {
-      if (side.flow[read] === Flow.FULL || side.flow[read] === Flow.CHANGED) continue; // it ends elsewhere
-      if (body.onPath.has(read)) return `because of ${types[body.types[read]]} ${body.names[read]}`;
+function causeBehind(line, side) {
+  if (flowAt(line, side) !== Flow.BLOCKED || line.isCause) return "";
+  const visited = new Set([line]);
+  for (const { sides } of visited) {
+    for (const [read] of sides[side].edges) {
+      if (isFlowing(flowAt(read, side))) continue; // it ends elsewhere
+      if (read.isCause) return `because of ${read.type} ${read.name}`;
       visited.add(read);
     }
   }
@@ -59,54 +75,52 @@ function causeBehind(body, side, row, types) {
 
 // The order: a line comes after all that read it; of those that may come next, one of the scope that
 // the last line is in, or of the nearest scope around it.
-function readingOrder(body) {
-  const all = body.names.map((_, line) => {
-    const read = new Set(body.sides.flatMap(side => producersOf(side.edges[line])));
-    read.delete(line);
-    return [...read];
-  });
-  const isRead = new Uint8Array(all.length), isTaken = new Uint8Array(all.length), waiting = new Int32Array(all.length);
-  for (const producer of all.flat()) isRead[producer] = 1;
-  const rank = line => isRead[line] ? 2 : ["target", "output"].includes(body.ends[line]) ? 0 : 1;
-  const starts = all.map((_, line) => line).sort((a, b) => rank(a) - rank(b));
+function readingOrder(lines) {
+  const all = new Map(lines.map(line => [line, new Set(line.sides.flatMap(side => side.edges.map(([read]) => read)).filter(read => read !== line))]));
+  const isRead = new Set(), waiting = new Map(), isTaken = new Set();
+  for (const producers of all.values()) for (const producer of producers) isRead.add(producer);
+  const rank = line => isRead.has(line) ? 2 : ["target", "output"].includes(line.end) ? 0 : 1;
+  const starts = [...lines].sort((a, b) => rank(a) - rank(b));
   const reads = withoutReturns(all, starts);
-  for (const producer of reads.flat()) waiting[producer]++;
+  for (const producers of reads.values()) for (const producer of producers) waiting.set(producer, (waiting.get(producer) || 0) + 1);
   const stacks = new Map(), around = new Map(); // by scope: lines that may come next; the stacks from the innermost on
   const stackOf = scope => stacks.get(scope) || stacks.set(scope, []).get(scope);
   const stacksOf = line => {
-    const scopes = scopesOf(body.names[line]), key = scopes.join("/");
+    const scopes = scopesOf(line.name), key = scopes.join("/");
     if (!around.has(key)) around.set(key, [...scopes, ""].map((_, depth) => stackOf(scopes.slice(0, scopes.length - depth).join("/"))));
     return around.get(key);
   };
   const add = line => stacksOf(line).forEach(stack => stack.push(line));
-  starts.filter(line => !waiting[line]).reverse().forEach(add);
-  const order = [];
-  for (let near = [stackOf("")]; order.length < all.length; near = stacksOf(order[order.length - 1])) {
-    for (const stack of near) while (stack.length && isTaken[stack[stack.length - 1]]) stack.pop();
+  starts.filter(line => !waiting.has(line)).reverse().forEach(add);
+  for (let near = [stackOf("")]; isTaken.size < lines.length;) {
+    for (const stack of near) while (isTaken.has(stack.at(-1))) stack.pop();
     const line = near.find(stack => stack.length).pop();
-    isTaken[line] = 1;
-    order.push(line);
-    for (const producer of reads[line].reverse()) if (!--waiting[producer]) add(producer);
+    isTaken.add(line);
+    near = stacksOf(line);
+    for (const producer of reads.get(line).reverse()) {
+      waiting.set(producer, waiting.get(producer) - 1);
+      if (!waiting.get(producer)) add(producer);
+    }
   }
-  return order;
+  return [...isTaken];
 }
 
 // What lines read, without what leads back to a line on the way from a start: the returns of loops.
 function withoutReturns(reads, starts) {
-  const kept = reads.map(() => []), state = new Uint8Array(reads.length); // 1: on the way, 2: done
-  for (const start of starts.filter(line => !state[line])) {
-    if (state[start]) continue;
-    const way = [[start, 0]];
-    state[start] = 1;
+  const kept = new Map(), isOnWay = new Set();
+  const enter = line => {
+    kept.set(line, []);
+    isOnWay.add(line);
+    return [line, reads.get(line).values()];
+  };
+  for (const start of starts) {
+    const way = kept.has(start) ? [] : [enter(start)];
     while (way.length) {
-      const step = way[way.length - 1], [line] = step, producer = reads[line][step[1]++];
-      if (producer === undefined) {
-        state[line] = 2;
-        way.pop();
-      } else if (state[producer] !== 1) {
-        kept[line].push(producer);
-        if (!state[producer]) way.push([producer, 0]);
-        state[producer] = state[producer] || 1;
+      const [line, rest] = way.at(-1), { value: producer } = rest.next();
+      if (!producer) isOnWay.delete(way.pop()[0]);
+      else if (!isOnWay.has(producer)) {
+        kept.get(line).push(producer);
+        if (!kept.has(producer)) way.push(enter(producer));
       }
     }
   }
@@ -129,16 +143,17 @@ function foldsOf(names) {
   }
   const folds = [...byLines.values()].sort((a, b) => a.first - b.first || b.last - a.last);
   for (const fold of folds) {
-    while (around.length && around[around.length - 1].last < fold.first) around.pop();
+    while (around.length && around.at(-1).last < fold.first) around.pop();
     fold.depth = around.length;
     around.push(fold);
   }
   return folds;
 }
 
-// The rows that are shown. A row is {kind, body, row, last, fold, part, depth, scope}: `part` is the
-// stretch of rows of one body, to which its lanes belong; a function that was opened is a part of
-// its own. `scope` is the open scope around a line, which its name leaves out.
+// The rows that are shown. A row is {kind, body, first, last, line, fold, part, depth, scope}: it
+// stands for the lines from `first` to `last` of its body. `part` is the stretch of rows of one body,
+// to which its lanes belong; a function that was opened is a part of its own. `scope` is the open
+// scope around a line, which its name leaves out.
 class Shown {
   constructor(bodies) {
     this.bodies = bodies;
@@ -151,69 +166,59 @@ class Shown {
     this.parts = [];
   }
 
-  build(number) {
+  build(body) {
     this.clear();
-    this.addBody(number, 0, "");
-    for (const part of this.parts) layOut(part, this.bodies[part.body]);
+    this.addBody(body, 0, "");
+    this.parts.forEach(layOut);
   }
 
   // The rows of a search: the lines that it finds, and nothing else.
-  filter(hits) {
+  filter(lines) {
     this.clear();
-    for (const [body, rows] of hits) {
-      const part = this.newPart(body, "");
-      for (const row of rows) this.add(part, "line", { row, last: row, depth: 0, scope: "" });
-    }
+    for (const line of lines) this.addLine({ body: line.body, path: "" }, line, { depth: 0, scope: "" });
   }
 
-  newPart(body, path) {
-    const part = { body, path, at: new Int32Array(this.bodies[body].names.length).fill(-1), sides: [] };
+  addBody(body, depth, path) {
+    const part = { body, path, at: new Int32Array(body.lines.length), sides: [] }, around = [];
     this.parts.push(part);
-    return part;
-  }
-
-  addBody(number, depth, path) {
-    const body = this.bodies[number], part = this.newPart(number, path), around = [];
-    let next = 0;
-    for (let row = 0; row < body.names.length; row++) {
-      while (around.length && around[around.length - 1].last < row) around.pop();
-      while (next < body.folds.length && body.folds[next].first < row) next++;
-      const place = () => ({ depth: depth + around.length, scope: around.length ? around[around.length - 1].name : "" });
-      let isClosed = false;
-      for (; !isClosed && next < body.folds.length && body.folds[next].first === row; next++) {
-        const fold = body.folds[next];
-        isClosed = !fold.isOpen;
-        if (isClosed) part.at.fill(this.rows.length, row, fold.last + 1);
-        this.add(part, fold.isGroup ? "group" : isClosed ? "folded" : "scope", { row, last: fold.last, fold: next, ...place() });
-        if (isClosed) row = fold.last;
-        else around.push(fold);
+    for (let row = 0; row < body.lines.length; row++) {
+      const line = body.lines[row], closed = line.folds.find(fold => !fold.isOpen);
+      while (around.length && around.at(-1).last < row) around.pop();
+      const place = () => ({ depth: depth + around.length, scope: around.length ? around.at(-1).name : "" });
+      for (const fold of line.folds.slice(0, closed ? line.folds.indexOf(closed) + 1 : undefined)) {
+        this.add(part, fold.isGroup ? "group" : fold.isOpen ? "scope" : "folded", { first: row, last: fold.last, fold, ...place() });
+        around.push(fold);
       }
-      if (isClosed) continue;
-      part.at[row] = this.rows.length;
-      this.add(part, "line", { row, last: row, ...place() });
-      const inner = `${path}${number}:${row}`;
-      for (const called of this.inside.has(inner) ? body.calls[row] || [] : []) {
-        this.add(part, "function", { body: called, row: -1, last: -1, depth: depth + around.length + 1, scope: "" });
-        this.addBody(called, depth + around.length + 1, `${inner}>`);
+      part.at.fill(this.rows.length - (closed ? 1 : 0), row, closed ? closed.last + 1 : row + 1);
+      if (closed) { row = closed.last; continue; }
+      this.addLine(part, line, place());
+      const inner = `${path}${body.number}:${row}`, deeper = depth + around.length + 1;
+      for (const called of this.inside.has(inner) ? line.calls : []) {
+        this.add(part, "function", { body: called, first: -1, last: -1, depth: deeper, scope: "" });
+        this.addBody(called, deeper, `${inner}>`);
       }
     }
+  }
+
+  addLine(part, line, place) {
+    this.add(part, "line", { line, first: line.row, last: line.row, ...place });
   }
 
   add(part, kind, row) {
-    this.rows.push({ kind, body: part.body, fold: -1, part, path: `${part.path}${part.body}:${row.row}`, index: this.rows.length, ...row });
+    this.rows.push({ kind, body: part.body, fold: null, part, path: `${part.path}${part.body.number}:${row.first}`, index: this.rows.length, ...row });
   }
 
   // Open the functions of calls, each in a function of the one before it.
   open(calls) {
     calls.forEach((call, place) => {
-      this.reveal(call.body, call.row);
-      this.inside.add(calls.slice(0, place + 1).map(step => `${step.body}:${step.row}`).join(">"));
+      this.reveal(call);
+      this.inside.add(calls.slice(0, place + 1).map(({ body, row }) => `${body.number}:${row}`).join(">"));
     });
   }
 
   // Open the scopes around a line, so that it has a row of its own.
-  reveal(number, row) {
-    for (const fold of this.bodies[number].folds) if (fold.first <= row && row <= fold.last) fold.isOpen = true;
+  reveal({ body, row }) {
+    for (const fold of body.folds) if (fold.first <= row && row <= fold.last) fold.isOpen = true;
   }
 
   setAll(isOpen) {
@@ -224,61 +229,29 @@ class Shown {
 // All lines of a graph in one order: those of its main body, and behind each op that calls functions
 // the lines of these, where they are called first.
 class Places {
-  constructor(bodies, main) {
-    this.bodies = bodies;
-    this.callers = new Map([[main, null]]); // by function, the line that calls it first
-    this.places = new Map(); // by body, the place of each of its lines
-    this.lines = []; // by place, the body and the row of a line
-    this.inside = new Map(); // by body: the rules in it and in all that it calls; does a gradient end there?
+  constructor(main) {
+    this.callers = new Map([[main, null]]); // by body, the line that calls it first
+    this.lines = [];
     this.addBody(main);
-    for (let size = -1; size !== this.size();) {
-      size = this.size();
-      for (const body of this.places.keys()) this.inside.set(body, this.holds(body, 0, Infinity));
-    }
   }
 
   addBody(body) {
-    const places = new Int32Array(this.bodies[body].names.length);
-    this.places.set(body, places);
-    places.forEach((_, row) => {
-      places[row] = this.lines.length;
-      this.lines.push({ body, row });
-      for (const inner of this.bodies[body].calls[row] || []) {
+    for (const line of body.lines) {
+      line.place = this.lines.length;
+      this.lines.push(line);
+      for (const inner of line.calls) {
         if (this.callers.has(inner)) continue;
-        this.callers.set(inner, { body, row });
+        this.callers.set(inner, line);
         this.addBody(inner);
       }
-    });
-  }
-
-  size() {
-    return [...this.inside.values()].reduce((sum, held) => sum + held.rules.size + held.isEnd, 0);
-  }
-
-  // The rules at the lines from `first` to `last`, and in what they call; does a gradient end there?
-  holds(number, first, last) {
-    const body = this.bodies[number], rows = between(body.marked, first, last);
-    const called = between(body.callRows, first, last).flatMap(row => body.calls[row]);
-    const inner = called.map(callee => this.inside.get(callee)).filter(Boolean);
-    return {
-      rules: new Set([...rows.flatMap(row => body.marks[row]), ...inner.flatMap(held => [...held.rules])]),
-      isEnd: between(body.pathRows, first, last).length > 0 || inner.some(held => held.isEnd),
-    };
-  }
-
-  // The next line of which something is true, from a row on; null where it is true of none.
-  next(row, step, test) {
-    const count = this.lines.length;
-    let start = step > 0 ? -1 : count;
-    if (row) {
-      const place = this.places.get(row.body)[Math.max(row.row, 0)] || 0;
-      start = row.kind === "line" || step < 0 ? place : place - 1; // a scope stands before its first line
     }
-    for (let tried = 1; tried <= count; tried++) {
-      const line = this.lines[(start + step * tried + 2 * count) % count];
-      if (test(line.body, line.row)) return line;
-    }
-    return null;
+  }
+
+  // The next line of which something is true, from a row on; undefined where it is true of none.
+  next(row, test) {
+    const from = row && (row.line || row.body.lines[Math.max(row.first, 0)]); // a scope stands before its first line
+    const start = from ? from.place + (row.kind === "line") : 0;
+    return [...this.lines.slice(start), ...this.lines.slice(0, start)].find(test);
   }
 
   // The calls on the way to a function, from the main body on.
@@ -286,6 +259,17 @@ class Places {
     const call = this.callers.get(body);
     return call ? [...this.pathTo(call.body), call] : [];
   }
+}
+
+// The rules at some lines, what they call, and whether a gradient ends there.
+const heldIn = lines => ({ rules: [...new Set(lines.flatMap(line => line.marks))], calls: [...new Set(lines.flatMap(line => line.calls))], isEnd: lines.some(line => line.isCause) });
+
+// The same of some lines and all that they call, and these call.
+function heldBelow(lines) {
+  const own = heldIn(lines), bodies = new Set(own.calls);
+  for (const body of bodies) body.held.calls.forEach(inner => bodies.add(inner));
+  const held = [own, ...[...bodies].map(body => body.held)];
+  return { rules: new Set(held.flatMap(({ rules }) => rules)), isEnd: held.some(({ isEnd }) => isEnd) };
 }
 
 // How many of some numbers, which are in their order, lie before one.
@@ -298,14 +282,13 @@ function before(numbers, number) {
   return low;
 }
 
-// Those of some rows, which are in their order, that lie between two.
-const between = (rows, first, last) => rows.slice(before(rows, first), before(rows, last + 1));
+// The lines that a row stands for.
+const linesOf = row => row.line ? [row.line] : row.body.lines.slice(row.first, row.last + 1);
 
 // What flows through some lines: where a gradient ends among them, that; else what is changed.
-function flowOf(side, first, last, body) {
-  if (first === last) return side.flow[first];
-  const blocked = between(body.pathRows, first, last).find(row => side.flow[row] >= Flow.BLOCKED);
-  if (blocked !== undefined) return side.flow[blocked];
-  const flows = side.flow.slice(first, last + 1);
-  return flows.includes(Flow.CHANGED) ? Flow.CHANGED : flows.find(flow => flow !== Flow.ABSENT) || Flow.ABSENT;
+function flowOf(lines, side) {
+  const flows = lines.map(line => flowAt(line, side));
+  if (lines.length === 1) return flows[0];
+  const blocked = flows.find((flow, place) => flow >= Flow.BLOCKED && lines[place].isCause);
+  return blocked || (flows.includes(Flow.CHANGED) ? Flow.CHANGED : flows.find(flow => flow) || Flow.ABSENT);
 }

@@ -124,80 +124,77 @@ class List {
     for (const [key, value] of Object.entries(aria)) element.setAttribute(`aria-${key}`, value);
     indent.style.width = `${Math.min(row.depth, DEEPEST) * INDENT}px`;
     element.append(...this.view.search.isOn ? [] : this.lanes(row, passing), indent, text);
-    if (row.kind === "line") this.fillLine(element, text, row);
-    else if (row.kind === "function") text.append(make("span", "name", "ƒ ", this.view.bodies[row.body].name));
+    if (row.line) this.fillLine(element, text, row);
+    else if (row.kind === "function") text.append(make("span", "name", "ƒ ", row.body.name));
     else this.fillScope(element, text, row);
     return element;
   }
 
   lanes(row, passing) {
-    const body = this.view.bodies[row.part.body], isFlow = row.kind === "line" || row.kind === "folded";
+    const lines = row.kind === "line" || row.kind === "folded" ? linesOf(row) : [];
     return this.view.sides().map(number => {
       const cell = make("span", "lanes"), side = row.part.sides[number];
       cell.style.width = `${this.laneWidth(number)}px`;
-      if (side) cell.append(drawLanes(row, side, passing.get(side), isFlow ? flowOf(body.sides[number], row.row, row.last, body) : 0, this.pitch.get(number).of, row.height));
+      if (side) cell.append(drawLanes(row, side, passing.get(side), flowOf(lines, number), this.pitch.get(number).of, row.height));
       return cell;
     });
   }
 
   fillScope(element, text, row) {
-    const body = this.view.bodies[row.body], fold = body.folds[row.fold], { places, doc } = this.view;
+    const { fold } = row, lines = linesOf(row);
     element.setAttribute("aria-expanded", fold.isOpen);
-    const words = fold.isGroup ? this.variables(body) : `${fold.name.slice(row.scope ? row.scope.length + 1 : 0)}/`;
+    const words = fold.isGroup ? this.variables(lines) : `${fold.name.slice(row.scope ? row.scope.length + 1 : 0)}/`;
     const name = make("span", "name", make("bdi", "leaf", words));
     name.title = fold.isGroup ? words : `${fold.name}/`;
     text.append(make("span", "arrow", fold.isOpen ? "▾" : "▸"), name);
-    if (!fold.isGroup) text.append(make("span", "count", plural(row.last - row.row + 1, "op")));
+    if (!fold.isGroup) text.append(make("span", "count", plural(lines.length, "op")));
     if (fold.isOpen) return;
-    const held = places.holds(row.body, row.row, row.last);
-    held.rules.forEach(rule => text.append(badge(rule, doc.rules[rule].name)));
-    if (held.isEnd) text.append(make("span", "why", "a gradient ends inside"));
-    text.append(make("span", "grow"));
-    if (!fold.isGroup) text.append(this.flow(body, row));
+    const held = heldBelow(lines);
+    text.append(...this.badges(held.rules), held.isEnd ? make("span", "why", "a gradient ends inside") : "", make("span", "grow"));
+    if (!fold.isGroup) text.append(this.flow(lines));
+  }
+
+  badges(rules) {
+    return [...rules].map(rule => badge(rule, this.view.doc.rules[rule].name));
   }
 
   // "61 variables: 46 get a gradient", of the last side.
-  variables(body) {
-    const count = body.names.length - body.group, { flow } = body.sides[body.sides.length - 1];
-    const got = flow.slice(body.group).filter(flows => flows >= Flow.FULL && flows <= Flow.CHANGED).length;
-    return `${plural(count, "variable")}: ${got === count ? "each gets a gradient" : got ? `${number(got)} get a gradient` : "none gets a gradient"}`;
+  variables(lines) {
+    const got = lines.filter(line => isFlowing(line.sides.at(-1).flow)).length;
+    return `${plural(lines.length, "variable")}: ${got === lines.length ? "each gets a gradient" : got ? `${number(got)} get a gradient` : "none gets a gradient"}`;
   }
 
   fillLine(element, text, row) {
-    const { doc, places, search, shown } = this.view, { body, name } = this.view.line(row), isOpen = shown.inside.has(row.path);
-    if (body.calls[row.row] && !search.isOn) {
+    const { line } = row, { name } = line, { view } = this, isOpen = view.shown.inside.has(row.path);
+    if (line.calls.length && !view.search.isOn) {
       element.setAttribute("aria-expanded", isOpen);
       text.append(make("span", "arrow", isOpen ? "▾" : "▸"));
     }
-    for (const mark of isOpen ? body.marks[row.row] || [] : places.holds(row.body, row.row, row.row).rules) text.append(badge(mark, doc.rules[mark].name));
     const words = row.scope ? name.slice(row.scope.length + 1) : name, cut = words.lastIndexOf("/") + 1;
     const named = make("span", "name", make("span", "scope-of", words.slice(0, cut)), make("bdi", "leaf", words.slice(cut)));
     named.title = name;
-    text.append(make("span", "type", doc.tables.types[body.types[row.row]]), named);
-    if (body.ends[row.row]) text.append(make("span", "end", body.ends[row.row]));
-    text.append(make("span", "tensor", doc.tables.tensors[body.tensors[row.row]]));
-    const why = this.why(row);
+    text.append(...this.badges(isOpen ? line.marks : heldBelow([line]).rules), make("span", "type", line.type), named);
+    if (line.end) text.append(make("span", "end", line.end));
+    text.append(make("span", "tensor", line.tensor));
+    const why = this.why(line, isOpen);
     if (why) text.append(make("span", "why", why));
     text.append(make("span", "grow"));
-    if (this.view.sizes) text.append(row.body === this.view.graph.body && drawBars(this.view.sizes, row.row, this.view.sides()) || make("span", "bars none-run"));
-    text.append(this.flow(body, row));
+    if (view.sizes) text.append(line.sizes ? drawBars(line.sizes, view.sizes, view.sides()) : make("span", "bars none-run"));
+    text.append(this.flow([line]));
   }
 
   // Why a gradient ends at a line, where it does.
-  why(row) {
-    const { body } = this.view.line(row), [finding] = body.findings[row.row] || [], { findings } = this.view.doc.tables;
-    if (body.onPath.has(row.row)) return findings[finding].what;
-    const cause = causeBehind(body, body.sides[body.sides.length - 1], row.row, this.view.doc.tables.types);
+  why(line, isOpen) {
+    const [finding] = line.findings, cause = causeBehind(line, line.sides.length - 1);
+    if (line.isCause) return finding.what;
     if (cause) return `goes no further, ${cause}`;
-    if (finding !== undefined && body.sides.some(side => side.flow[row.row] >= Flow.BLOCKED)) return findings[finding].what;
-    const isClosed = body.calls[row.row] && !this.view.shown.inside.has(row.path);
-    return isClosed && this.view.places.holds(row.body, row.row, row.row).isEnd ? "a gradient ends inside" : "";
+    if (finding && line.sides.some(side => side.flow >= Flow.BLOCKED)) return finding.what;
+    return line.calls.length && !isOpen && heldBelow([line]).isEnd ? "a gradient ends inside" : "";
   }
 
   // What flows on, where that is not the full gradient on all sides.
-  flow(body, row) {
-    const element = make("span", "flows");
-    const flows = this.view.sides().map(side => body.sides[side] ? flowOf(body.sides[side], row.row, row.last, body) : 0);
+  flow(lines) {
+    const element = make("span", "flows"), flows = this.view.sides().map(side => flowOf(lines, side));
     const isSame = flows.every(flow => flow === flows[0]);
     if (isSame && flows[0] === Flow.FULL) return element;
     (isSame ? flows.slice(0, 1) : flows).forEach((flow, place) => {

@@ -14,14 +14,10 @@ const byId = id => document.getElementById(id);
 class View {
   constructor(doc) {
     this.doc = doc;
-    this.bodies = doc.bodies;
-    for (const body of doc.bodies) prepare(body, doc.tables.findings);
-    for (const [place, run] of doc.run ? doc.run.graphs.entries() : []) {
-      if (run.sizes) run.sizes.lines = byRow(run.sizes.lines, this.bodies[doc.graphs[place].body].rowOf);
-    }
+    this.bodies = readBodies(doc);
     this.only = doc.models.length > 1 ? null : 0;
     this.selected = -1;
-    this.shown = new Shown(doc.bodies);
+    this.shown = new Shown(this.bodies);
     this.list = new List(this);
     this.search = new Search(this);
     this.panel = new Panel(this);
@@ -37,16 +33,12 @@ class View {
     return this.only === null ? [0, 1] : [this.only];
   }
 
-  // The body and the name of a row that is a line.
-  line(row) {
-    return { body: this.bodies[row.body], name: this.bodies[row.body].names[row.row] };
-  }
-
   choose(place) {
     this.graph = this.doc.graphs[place];
     const run = this.doc.run ? this.doc.run.graphs[place] : null;
     this.sizes = run ? run.sizes : null;
-    this.places = new Places(this.bodies, this.graph.body);
+    this.main = this.bodies[this.graph.body];
+    this.places = new Places(this.main);
     this.openFirst();
     this.search.look();
     this.ends();
@@ -59,13 +51,13 @@ class View {
   // Open those functions at first in which a gradient ends or a rule is; and where the main body is
   // no more than a call, what it calls.
   openFirst() {
-    const { places, shown, bodies } = this;
-    let most = MOST_OPEN, short = this.graph.body;
-    for (const body of places.places.keys()) for (const row of bodies[body].callRows) {
-      const { names, group, callRows, calls } = bodies[body], inside = places.holds(body, row, row);
-      const isAlone = body === short && Math.min(names.length, group) <= SHORT && callRows.length === 1;
-      if (most-- > 0 && (inside.isEnd || inside.rules.size || isAlone)) shown.open([...places.pathTo(body), { body, row }]);
-      if (isAlone) [short] = calls[row];
+    const isCall = line => line.calls.length > 0, calls = [...this.places.callers.keys()].flatMap(body => body.lines.filter(isCall));
+    let short = this.main;
+    for (const line of calls.slice(0, MOST_OPEN)) {
+      const { lines, group } = line.body, held = heldBelow([line]);
+      const isAlone = line.body === short && Math.min(lines.length, group) <= SHORT && lines.filter(isCall).length === 1;
+      if (held.isEnd || held.rules.size || isAlone) this.shown.open([...this.places.pathTo(line.body), line]);
+      if (isAlone) [short] = line.calls;
     }
   }
 
@@ -100,20 +92,18 @@ class View {
 
   // The model's inputs and outputs: a click leads to the line of one, where it has one.
   ends() {
-    const body = this.bodies[this.graph.body];
-    const button = end => {
-      const row = body.names.indexOf(end.op), words = `${end.name} ${end.tensor}`;
-      const element = row >= 0 ? makeButton("link", words, () => this.go(this.graph.body, row)) : make("span", "mono soft", words);
-      element.title = [end.signature, row >= 0 ? "" : "not between these ends: name it with --from or --to"].filter(Boolean).join("; ");
-      return element;
-    };
-    const hasLine = end => body.names.includes(end.op), { weights } = this.graph;
-    const lines = ["inputs", "outputs"].map(name => {
-      const ends = this.graph[name], first = [...ends.filter(hasLine), ...ends.filter(end => !hasLine(end))].slice(0, innerWidth < NARROW ? FIRST_ENDS / 2 : FIRST_ENDS);
-      const more = ends.length - first.length, rest = !ends.length ? "none" : more ? `and ${number(more)} more` : "";
-      return make("div", "", make("span", "soft", `${name} `), ...first.flatMap(end => [button(end), " "]), make("span", "soft", rest));
+    const { weights } = this.graph, most = innerWidth < NARROW ? FIRST_ENDS / 2 : FIRST_ENDS;
+    const groups = ["inputs", "outputs"].map(name => {
+      const ends = this.graph[name].map(end => ({ ...end, line: this.main.lines.find(line => line.name === end.op) }));
+      const first = [...ends.filter(end => end.line), ...ends.filter(end => !end.line)].slice(0, most), more = ends.length - first.length;
+      const shown = first.flatMap(({ line, signature, ...end }) => {
+        const words = `${end.name} ${end.tensor}`, element = line ? makeButton("link", words, () => this.go(line)) : make("span", "mono soft", words);
+        element.title = [signature, line ? "" : "not between these ends: name it with --from or --to"].filter(Boolean).join("; ");
+        return [element, " "];
+      });
+      return make("div", "", make("span", "soft", `${name} `), ...shown, make("span", "soft", !ends.length ? "none" : more ? `and ${number(more)} more` : ""));
     });
-    byId("ends").replaceChildren(...lines, weights ? make("span", "soft", weights) : "");
+    byId("ends").replaceChildren(...groups, weights ? make("span", "soft", weights) : "");
   }
 
   verdicts(most) {
@@ -153,7 +143,7 @@ class View {
   // Links to the ops at which a gradient ends, the first and a button for the others.
   blockers(findings) {
     const [first, ...others] = findings.map(finding => {
-      const link = makeButton("link", `${finding.type} ${finding.op}`, () => { const line = this.lineOf(finding); if (line) this.go(line.body, line.row); });
+      const link = makeButton("link", `${finding.type} ${finding.op}`, () => { const line = this.lineOf(finding); if (line) this.go(line); });
       link.title = finding.what;
       return link;
     });
@@ -162,20 +152,17 @@ class View {
     return [first, button];
   }
 
-  lineOf(finding) {
-    const body = this.bodies.findIndex((some, place) => place >= this.graph.body && some.name === finding.body);
-    const { names, pathRows } = this.bodies[body] || { names: [], pathRows: [] };
-    const row = pathRows.find(at => names[at] === finding.op || finding.op.startsWith(`${names[at]}/`));
-    return row === undefined ? null : { body, row };
+  lineOf({ op, body: name }) {
+    const body = this.bodies.slice(this.graph.body).find(body => body.name === name);
+    return body && body.lines.find(line => line.isCause && (line.name === op || op.startsWith(`${line.name}/`)));
   }
 
   legend() {
     const rules = [...this.doc.rules.entries()].sort(([, a], [, b]) => !a.ops - !b.ops); // those without an op come last
     byId("legend").replaceChildren(...rules.map(([place, rule]) => {
-      const isAt = (body, row) => (this.bodies[body].marks[row] || []).includes(place);
-      const inView = [...this.places.places.keys()].reduce((sum, body) => sum + this.bodies[body].marked.filter(row => isAt(body, row)).length, 0);
+      const isAt = line => line.marks.includes(place), inView = this.places.lines.filter(isAt).length;
       const count = inView < rule.ops ? `${number(inView)} of ${plural(rule.ops, "op")} in view` : plural(rule.ops, "op");
-      const button = makeButton("rule", badge(place, rule.name), () => this.next(isAt, 1, `no op of ${rule.name} is in view`));
+      const button = makeButton("rule", badge(place, rule.name), () => this.next(isAt, `no op of ${rule.name} is in view`));
       button.append(" ", rule.name, make("span", "words", rule.words && rule.words !== rule.name ? ` ${rule.words}` : ""), " ", make("span", "count", count));
       button.title = "Go to the next op of this rule";
       if (rule.error) button.append(" ", make("span", "flow f6", rule.error));
@@ -186,7 +173,7 @@ class View {
   // Draw the rows anew, after the folds, the search or the width has changed.
   show() {
     if (this.search.isOn) this.shown.filter(this.search.hits);
-    else this.shown.build(this.graph.body);
+    else this.shown.build(this.main);
     this.list.place();
     this.list.draw();
   }
@@ -198,30 +185,29 @@ class View {
     this.show();
     if (!row) return;
     const { rows } = this.shown;
-    const at = rows.find(now => now.body === row.body && now.path === row.path && now.kind !== "function") || rows.find(now => now.body === row.body && now.row <= row.row && row.row <= now.last && now.kind !== "scope");
+    const at = rows.find(now => now.body === row.body && now.path === row.path && now.kind !== "function") || rows.find(now => now.body === row.body && now.first <= row.first && row.first <= now.last && now.kind !== "scope");
     this.selected = at ? at.index : -1;
     this.list.draw();
   }
 
   // Show a line: open what is folded around it, select it, and show what is known of it.
-  go(body, row) {
+  go(line) {
     const selected = this.shown.rows[this.selected];
     const find = () => {
-      const rows = this.shown.rows.filter(shown => shown.kind === "line" && shown.body === body && shown.row === row);
-      return rows.find(shown => selected && shown.part.path === selected.part.path) || rows[0];
+      const rows = this.shown.rows.filter(row => row.line === line);
+      return rows.find(row => selected && row.part.path === selected.part.path) || rows[0];
     };
     if (this.search.isOn && !find()) this.search.clear();
-    this.shown.reveal(body, row);
+    this.shown.reveal(line);
     this.show();
-    if (!find()) { this.shown.open(this.places.pathTo(body)); this.show(); }
+    if (!find()) { this.shown.open(this.places.pathTo(line.body)); this.show(); }
     if (find()) this.select(find().index, true);
   }
 
   // Follow a link to an op: `#op=NAME`.
   goToHash() {
-    const name = new URLSearchParams(location.hash.slice(1)).get("op");
-    const line = name && this.places.lines.find(({ body, row }) => this.bodies[body].names[row] === name);
-    if (line) this.go(line.body, line.row);
+    const name = new URLSearchParams(location.hash.slice(1)).get("op"), line = name && this.places.lines.find(line => line.name === name);
+    if (line) this.go(line);
     else if (name) this.search.say(`no op ${name} is in view`);
   }
 
@@ -230,7 +216,7 @@ class View {
     const row = this.shown.rows[this.selected], isHidden = this.panel.box.hidden;
     if (withPanel || !isHidden) this.panel.show(row);
     if (isHidden !== this.panel.box.hidden) this.list.place(); // the list is narrower now
-    if (row && row.kind === "line") history.replaceState(null, "", `#op=${encodeURIComponent(this.line(row).name)}`);
+    if (row && row.line) history.replaceState(null, "", `#op=${encodeURIComponent(row.line.name)}`);
     for (let time = 0; time < 2; time++) { // rows that are drawn for the first time may move it
       this.list.scrollTo(this.selected);
       this.list.draw();
@@ -240,8 +226,8 @@ class View {
   // Open or close a scope, or show what is known of a line.
   toggle(row) {
     this.selected = row.index;
-    if (row.fold >= 0) this.keep(() => { const fold = this.bodies[row.body].folds[row.fold]; fold.isOpen = !fold.isOpen; });
-    else if (row.kind === "line") this.select(row.index, true);
+    if (row.fold) this.keep(() => { row.fold.isOpen = !row.fold.isOpen; });
+    else if (row.line) this.select(row.index, true);
   }
 
   toggleCall(row, isOpen) {
@@ -249,16 +235,15 @@ class View {
   }
 
   // Go to the next line of which something is true, in functions too, folded away or not.
-  next(test, step, none) {
-    const line = this.places.next(this.shown.rows[this.selected], step, test);
+  next(test, none) {
+    const line = this.places.next(this.shown.rows[this.selected], test);
     this.search.say(line ? "" : none);
-    if (line) this.go(line.body, line.row);
+    if (line) this.go(line);
   }
 
   // Does a gradient end at a line: on a path that was asked about, or anywhere where none was?
-  isEnd(body, at) {
-    const { onPath, sides } = this.bodies[body];
-    return this.graph.pairs.length ? onPath.has(at) : sides.some(side => side.flow[at] >= Flow.BLOCKED);
+  isEnd(line) {
+    return this.graph.pairs.length ? line.isCause : line.sides.some(side => side.flow >= Flow.BLOCKED);
   }
 
   keys() {
@@ -268,7 +253,7 @@ class View {
       if (!element) return;
       const row = this.shown.rows[Number(element.id.slice(3))];
       this.selected = row.index;
-      if (event.target.closest(".arrow") && row.kind === "line") this.toggleCall(row, !this.shown.inside.has(row.path));
+      if (event.target.closest(".arrow") && row.line) this.toggleCall(row, !this.shown.inside.has(row.path));
       else this.toggle(row);
     });
     box.addEventListener("keydown", event => { if (this.key(event)) event.preventDefault(); });
@@ -290,8 +275,8 @@ class View {
       ArrowDown: move(1), ArrowUp: move(-1), PageDown: move(page), PageUp: move(-page), Home: move(-Infinity), End: move(Infinity),
       n: () => this.search.next(1),
       N: () => this.search.next(-1),
-      b: () => this.next((body, at) => this.isEnd(body, at), 1, "no gradient ends on the path"),
-      r: () => this.next((body, at) => at in this.bodies[body].marks, 1, "no op of a rule is in view"),
+      b: () => this.next(line => this.isEnd(line), "no gradient ends on the path"),
+      r: () => this.next(line => line.marks.length, "no op of a rule is in view"),
     };
     const onRow = { ArrowRight: () => this.openRow(row), ArrowLeft: () => this.closeRow(row), Enter: () => this.toggle(row), " ": () => this.toggle(row) };
     const does = keys[event.key] || (row && onRow[event.key]);
@@ -300,15 +285,15 @@ class View {
   }
 
   openRow(row) {
-    if (row.kind === "line") this.toggleCall(row, true);
-    else if (row.fold >= 0 && !this.bodies[row.body].folds[row.fold].isOpen) this.toggle(row);
+    if (row.line) this.toggleCall(row, true);
+    else if (row.fold && !row.fold.isOpen) this.toggle(row);
   }
 
   closeRow(row) {
-    if (row.fold >= 0 && this.bodies[row.body].folds[row.fold].isOpen) this.toggle(row);
-    else if (row.kind === "line" && this.shown.inside.has(row.path)) this.toggleCall(row, false);
+    if (row.fold && row.fold.isOpen) this.toggle(row);
+    else if (row.line && this.shown.inside.has(row.path)) this.toggleCall(row, false);
     else {
-      const around = this.shown.rows.slice(0, row.index).reverse().find(some => ["scope", "group"].includes(some.kind) && some.body === row.body && some.row <= row.row && row.row <= some.last);
+      const around = this.shown.rows.slice(0, row.index).reverse().find(above => above.fold && above.kind !== "folded" && above.body === row.body && above.first <= row.first && row.first <= above.last);
       if (around) this.select(around.index, false);
     }
   }
@@ -319,8 +304,7 @@ class Search {
   constructor(view) {
     this.view = view;
     this.box = byId("search");
-    this.count = 0;
-    this.hits = new Map(); // by body, the rows in their order
+    this.hits = [];
     this.isOn = false;
     this.box.addEventListener("input", () => this.look());
     this.box.addEventListener("keydown", event => {
@@ -341,34 +325,26 @@ class Search {
   leave() {
     const row = this.view.shown.rows[this.view.selected];
     this.clear();
-    if (row && row.kind === "line") this.view.go(row.body, row.row);
+    if (row && row.line) this.view.go(row.line);
     this.view.list.box.focus();
   }
 
   look() {
     const { view } = this, words = this.box.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-    const types = view.doc.tables.types.map(type => type.toLowerCase());
+    const isHit = ({ name, type }) => words.every(word => name.toLowerCase().includes(word) || type.toLowerCase().includes(word));
     this.isOn = words.length > 0;
-    this.hits = new Map();
-    this.count = 0;
-    for (const body of this.isOn ? view.places.places.keys() : []) {
-      const { names, types: typeOf } = view.bodies[body];
-      const isHit = row => words.every(word => names[row].toLowerCase().includes(word) || types[typeOf[row]].includes(word));
-      const rows = [...names.keys()].filter(isHit);
-      if (rows.length) this.hits.set(body, rows);
-      this.count += rows.length;
-    }
-    this.say(this.isOn ? plural(this.count, "op") : "");
+    this.hits = this.isOn ? [...view.places.callers.keys()].flatMap(body => body.lines.filter(isHit)) : [];
+    this.say(this.isOn ? plural(this.hits.length, "op") : "");
     view.selected = -1;
     view.list.box.scrollTop = 0;
     view.show();
   }
 
   next(step) {
-    if (!this.count) return;
-    const { view } = this, index = view.selected < 0 && step < 0 ? 0 : view.selected;
-    view.select((index + step + this.count) % this.count, true);
-    this.say(`${number(view.selected + 1)} of ${plural(this.count, "op")}`);
+    const { view } = this, count = this.hits.length, index = view.selected < 0 && step < 0 ? 0 : view.selected;
+    if (!count) return;
+    view.select((index + step + count) % count, true);
+    this.say(`${number(view.selected + 1)} of ${plural(count, "op")}`);
   }
 }
 

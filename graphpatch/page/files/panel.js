@@ -6,15 +6,15 @@ const ARRIVES = ["", "no gradient arrives", "zeros arrive", "the full gradient a
 const SAYS = ["", "so nothing flows on", "zeros flow on", "a gradient flows on", "a changed gradient flows on", "and goes no further", "and tf.gradients raises"];
 const KEYS = [["↑ ↓", "go from line to line"], ["→ ←", "open, fold"], ["Enter", "what is known of a line"], ["/", "search by words; Enter goes to the next"], ["n N", "next, previous hit of the search"], ["b", "next op at which a gradient ends"], ["r", "next op of a rule"], ["Esc", "close"]];
 
-// A button that copies a text, also where the browser does not let a page of a file write.
+// A button that copies a text.
 function copyButton(words, text) {
-  const button = makeButton("copy", words, () => {
-    const field = make("textarea", "", text);
-    document.body.append(field);
-    field.select();
-    document.execCommand("copy");
-    field.remove();
-    button.textContent = "copied";
+  const button = makeButton("copy", words, async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "copied";
+    } catch { // not even there in a page that came over plain HTTP
+      button.textContent = "the browser does not allow it";
+    }
     setTimeout(() => { button.textContent = words; }, 1200);
   });
   return button;
@@ -63,43 +63,37 @@ class Panel {
     this.fill(make("h2", "", "Keys"), make("p", "", "Each line is an op, from the targets back to the sources. A lane leads from an op to those that it reads: the path on which a gradient flows back."), facts(KEYS.map(([key, does]) => [key, does, "mono"])));
   }
 
-  show(row) {
-    if (!row || row.kind !== "line") { this.close(); return; }
-    const { doc } = this.view, { tables } = doc, { body, name } = this.view.line(row), at = row.row;
-    const type = tables.types[body.types[at]], marks = body.marks[at] || [];
-    const plot = tables.plots[at in body.plots ? body.plots[at] : marks.length ? -1 : doc.defaults[type]];
-    const attrs = Object.entries(tables.attrs[body.attrs[at]] || {});
+  show({ line } = {}) {
+    if (!line) { this.close(); return; }
+    const { rules } = this.view.doc, { type, name, marks, inputs, carried } = line, attrs = Object.entries(line.attrs);
     this.fill(
       make("h2", "", make("span", "type", type), " ", make("bdi", "", name)),
       copyButton("copy name", name),
-      this.flows(body, at),
-      ...(body.findings[at] || []).map(place => this.finding(tables.findings[place], body, at)),
-      plot ? this.gradient(plot) : "",
-      ...marks.map(mark => this.rule(doc.rules[mark], mark)),
-      section("Inputs", body.inputs[at].length ? this.inputs(body, at) : make("p", "", "none")),
-      at in body.carried ? this.carried(body.carried[at]) : "",
+      this.flows(line),
+      ...line.findings.map(finding => this.finding(finding, line)),
+      line.plot ? this.gradient(line.plot) : "",
+      ...marks.map(mark => this.rule(rules[mark], mark)),
+      section("Inputs", inputs.length ? this.inputs(inputs) : make("p", "", "none")),
+      carried ? this.carried(carried) : "",
       section("Attrs", attrs.length ? facts(attrs.map(([key, value]) => [key, JSON.stringify(value)]), "mono") : make("p", "", "none")),
     );
   }
 
-  flows(body, at) {
-    const { sizes, bodies, graph, doc } = this.view, names = body.sides.length > 1 ? ["before", "after"] : ["flows back"];
-    const entries = body.sides.map((side, place) => {
-      const flow = side.flow[at], cause = causeBehind(body, side, at, doc.tables.types);
-      const words = [ARRIVES[side.arrives[at]], SAYS[flow], ...(cause ? [cause] : [])].join(", ");
-      return [names[place], flow ? words : "not there", "", `flow f${flow}`];
+  flows(line) {
+    const names = line.sides.length > 1 ? ["before", "after"] : ["flows back"];
+    const entries = line.sides.map(({ flow, arrives }, side) => {
+      const words = [ARRIVES[arrives], SAYS[flow], causeBehind(line, side)].filter(Boolean).join(", ");
+      return [names[side], flow ? words : "not there", "", `flow f${flow}`];
     });
-    const tensor = doc.tables.tensors[body.tensors[at]];
-    if (tensor) entries.push(["gives", tensor, "", "mono"]);
-    const known = sizes && body === bodies[graph.body] ? sizes.lines[at] : null;
-    if (known) entries.push(["largest", known.map(sizeInWords).join(" → "), "", "mono"]);
+    if (line.tensor) entries.push(["gives", line.tensor, "", "mono"]);
+    if (line.sizes) entries.push(["largest", line.sizes.map(sizeInWords).join(" → "), "", "mono"]);
     return facts(entries);
   }
 
   // Doctor's words; of what ends before rules and flows on after them, that it was so before.
-  finding(finding, body, at) {
-    const [goesOn, isBefore] = body.sides.map(side => [Flow.FULL, Flow.CHANGED].includes(side.flow[at]));
-    const comes = body.sides.some(side => side.arrives[at] > Flow.NONE);
+  finding(finding, { sides }) {
+    const [goesOn, isBefore] = sides.map(side => isFlowing(side.flow));
+    const comes = sides.some(side => side.arrives > Flow.NONE);
     const words = !comes ? "Nothing could flow on" : goesOn ? "One path ends here" : finding.on_path ? "Why it ends here" : "Ends here";
     const title = `${words}${isBefore && !goesOn ? ", before" : ""}`;
     const element = section(title, make("p", "", finding.what), make("p", "", finding.consequence), make("p", "", make("b", "", "Fix: "), finding.remedy), ...ruleText(finding.rule));
@@ -116,12 +110,8 @@ class Panel {
     return section("Gradient", facts(sides.map(([side, words]) => [sides.length > 1 ? side : "dx", words, `key ${side}`, "mono"])), drawPlot(plot));
   }
 
-  inputs(body, at) {
-    const list = make("ol", "inputs", ...body.inputs[at].map(input => {
-      if (typeof input === "string") return make("li", "mono", input);
-      const [row, words] = typeof input === "number" ? [input, body.names[input]] : input;
-      return make("li", "", makeButton("link", words, () => this.view.go(this.view.bodies.indexOf(body), row)));
-    }));
+  inputs(inputs) {
+    const list = make("ol", "inputs", ...inputs.map(([line, words]) => line ? make("li", "", makeButton("link", words, () => this.view.go(line))) : make("li", "mono", words)));
     list.start = 0;
     return list;
   }

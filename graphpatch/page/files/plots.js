@@ -37,12 +37,11 @@ function text(x, y, words, className) {
 }
 
 // The size of the gradient at a line: a bar for each side, on one logarithmic scale.
-function drawBars({ lines, least, most }, row, sides) {
-  if (!lines[row]) return null;
+function drawBars(sizes, { least, most }, sides) {
   const W = 84, cell = svg("svg", { width: W, height: HEIGHT, class: "bars", role: "img" });
   const low = Math.log10(least), high = Math.log10(most), isTwo = sides.length > 1;
   const words = sides.map((side, place) => {
-    const size = lines[row][side], y = isTwo ? 5 + 9 * place : 9, name = isTwo ? ["before ", "after "][side] : "";
+    const size = sizes[side], y = isTwo ? 5 + 9 * place : 9, name = isTwo ? ["before ", "after "][side] : "";
     const share = high > low ? 0.08 + 0.92 * (Math.log10(size) - low) / (high - low) : 1;
     if (typeof size === "string" || size === 0) cell.append(svg("text", { x: 2, y: y + 7, class: size === 0 ? "zero" : "nan" }, String(size)));
     else if (size) cell.append(svg("rect", { x: 0, y, height: 6, width: Math.max(2, W * share), class: `size s${isTwo ? side : 1}` }));
