@@ -1,4 +1,9 @@
-"""What is done to the ops that a rule matched: one file a kind, one line in the table here."""
+"""What is done to the ops that a rule matched: a class for each kind, one line in the table here.
+
+What is refused stands in three places, by what is asked: whether a gradient comes to an op
+(`reach`), whether this gradient fits it (`fit`), and whether ops can count as one, or as the
+identity of an input (`target`). What a carrier cannot store stands with the carrier.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +162,7 @@ KINDS: dict[str, PatchKind] = {
             "On the way back the op counts as the identity of its input: 0, or the one named.",
             {"input": 0},
         ),
-        lambda value, emit: _kind("straight_through.StraightThrough")(getattr(value, "input", 0)),
+        lambda value, emit: _kind("surrogate.StraightThrough")(getattr(value, "input", 0)),
         verified="join",
     ),
     "surrogate_gradient": PatchKind(

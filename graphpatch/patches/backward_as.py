@@ -80,7 +80,7 @@ def noise_notes(nodes: Sequence[Node], at_inputs: bool = False) -> Iterator[str]
 
 def _behind(body: Body, indices: Iterable[int]) -> bytearray:
     """Mark the ops that depend on the first outputs of these."""
-    outputs = [names.parse(Node(body, index).tensor(0)) for index in indices]
+    outputs = [_output(Node(body, index)) for index in indices]
     return walk.downstream(body, outputs) if outputs else bytearray(len(body))
 
 
@@ -131,10 +131,10 @@ class CleanPath:
     editor: Editor
     order: list[Node] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
-    clean: dict[str, str] = field(default_factory=dict)
+    clean: dict[names.TensorName, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        starts = [names.parse(Node(self.body, index).tensor(0)) for index in self.noisy]
+        starts = [_output(Node(self.body, index)) for index in self.noisy]
         # One iteration of a v1 loop: what it hands on to the next is noisy, as its forward is.
         ops = self.body.heads.ops
         self.behind = walk.downstream(self.body, starts, last=lambda index: ops[index] in NEXTS)
@@ -193,7 +193,7 @@ class CleanPath:
             producer = self.body.producer(text)
             if producer is None or not self.holds(producer):
                 continue
-            if producer.index in self.noisy and names.parse(text) != _first(producer):
+            if producer.index in self.noisy and names.parse(text) != _output(producer):
                 raise PatchError(
                     f"{producer} counts as its input where output 0 is read, and {text} is not"
                 )
@@ -222,18 +222,17 @@ class CleanPath:
                 inputs = [text if text.startswith("^") else self.of(text) for text in node.inputs]
                 clone = self.editor.clone(node, f"{node.name}/clean", inputs)
                 for output in range(len(node.outputs or ())):
-                    self.clean[_spelled(node.tensor(output))] = clone.tensor(output)
+                    self.clean[_output(node, output)] = clone.tensor(output)
             elif node.index in self.read:
-                counted, noisy, name = self.counted(node), node.tensor(0), f"{node.name}/clean"
-                self.clean[_spelled(noisy)] = (
-                    repeat_to_shape(counted.tensor, noisy, name, node, self.editor)
-                    if counted.repeated
-                    else counted.tensor
-                )
+                counted, like, name = self.counted(node), node.tensor(0), f"{node.name}/clean"
+                tensor = counted.tensor
+                if counted.repeated:
+                    tensor = repeat_to_shape(tensor, like, name, node, self.editor)
+                self.clean[_output(node)] = tensor
 
     def of(self, text: str) -> str:
         """Return the clean tensor for one, which is itself where it is not behind the noise."""
-        return self.clean.get(_spelled(text), text)
+        return self.clean.get(names.parse(text), text)
 
     def counted(self, noisy: Node) -> BackwardTensor:
         """Return what a noisy op counts as: its input, made clean in turn."""
@@ -242,12 +241,8 @@ class CleanPath:
         return BackwardTensor(self.of(noisy.data_inputs[self.noisy[noisy.index]]), is_repeated)
 
 
-def _spelled(text: str) -> str:
-    return str(names.parse(text))
-
-
-def _first(node: Node) -> names.TensorName:
-    return names.parse(node.tensor(0))
+def _output(node: Node, output: int = 0) -> names.TensorName:
+    return names.parse(node.tensor(output))
 
 
 def why_not_twice(node: Node, editor: Editor) -> str:

@@ -18,7 +18,8 @@ import msgspec
 from graphpatch.control_flow.contexts import control_flow
 from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
 from graphpatch.differentiation.flow import carries
-from graphpatch.errors import FormulaError, PatchError, did_you_mean
+from graphpatch.differentiation.wiring import Wiring
+from graphpatch.errors import PatchError, did_you_mean
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.linear import Y, construction, tensors_read
 from graphpatch.gradients.op_gradients import NO_SECOND
@@ -33,7 +34,6 @@ from graphpatch.gradients.spec import (
     PythonGradient,
     RegisteredKey,
     built_in_key,
-    check_fit,
 )
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.editor import Editor
@@ -41,7 +41,8 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.walk import outputs_there, tensor_named, upstream
 from graphpatch.names import op_of
-from graphpatch.opdefs import DTYPE_NAMES, HANDLES, tensor_index
+from graphpatch.opdefs import DTYPE_NAMES, HANDLES
+from graphpatch.patches.fit import check_once, may_contradict, naming, refuse_contradicted
 from graphpatch.patches.function_carrier import (
     attach,
     become_filter,
@@ -50,17 +51,15 @@ from graphpatch.patches.function_carrier import (
     numbered,
     stopped_output,
 )
-from graphpatch.patches.inline import put_op
+from graphpatch.patches.inline import give_on, put_op, typed
 from graphpatch.patches.reach import (
     all_in_control_flow,
     check_reached,
     comes_from_constant,
     differentiated_as_whole,
     in_control_flow,
-    may_contradict,
     place_of,
     refuse_boundary,
-    refuse_contradicted,
     shadow_behind,
 )
 from graphpatch.patches.target import Target, dtypes_of, known_outputs
@@ -167,34 +166,19 @@ def _select(
 
     def selected(moved: Node, output: int) -> list[str]:
         stop, suffix = stopped_output(moved, output, name, editor), numbered(output)
-        dtype = flat[output].dtype or ""
+        dtype = flat[output].dtype
         same = put_op(editor, f"{name}/same{suffix}", "Equal", [stop, stop], dtype, moved)
         true = put_op(editor, f"{name}/true{suffix}", "OnesLike", [same], "bool", moved)
         return [true, stop, backward(moved, output, stop, name)]
 
-    def through(moved: Node) -> list[str]:
-        read = [moved.tensor(output) for output in range(len(flat))]
-        for output in outputs:
-            select = (f"{name}/join_{output}", "Select", selected(moved, output), values[output])
-            read[output] = editor.add(*select, moved).tensor(0)
-        return read
-
-    values = [
-        {"T": attrs.dtype(arg.dtype or ""), attrs.OVERRIDE: attrs.text(ALIKE)} for arg in flat
-    ]
-    if len(flat) == 1:
-        inputs = partial(selected, output=0)
-        editor.take_name(node, "Select", inputs, values[0], shadow=True, reads=noted)
-    else:
-        is_shadowed = {n for n, arg in enumerate(flat) if carries(arg)} <= set(outputs)
-        typed = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
-        editor.take_name(node, "IdentityN", through, typed, shadow=is_shadowed)
+    is_shadowed = {n for n, arg in enumerate(flat) if carries(arg)} <= set(outputs)
+    give_on(node, outputs, editor, "Select", "join", selected, ALIKE, is_shadowed, noted)
     editor.used("construction")
 
 
 def repeat_to_shape(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
     """Return the tensor repeated to the shape of another; an error at run time if it cannot be."""
-    dtype = known_outputs(beside)[0].dtype or ""
+    dtype = known_outputs(beside)[0].dtype
     shape = put_op(editor, f"{name}/Shape", "Shape", [like], dtype, beside)
     return put_op(editor, f"{name}/BroadcastTo", "BroadcastTo", [tensor, shape], dtype, beside)
 
@@ -253,11 +237,9 @@ def _adjoint(
     dtype = (known_outputs(node)[0].dtype or "") if is_filter else ""
 
     def nodes() -> FormulaNodes | None:
-        try:
+        with naming(target):
             op = Signature.of_tensor(dtype) if is_filter else target.signature
             return construction(gradient.formula, op, op_type, in_function)
-        except FormulaError as error:
-            raise PatchError(f"{node}: {error}") from error
 
     form = dtype if is_filter else (target.form(gradient.formula), target.more)
     return editor.cached(("construction", gradient.key, form, op_type, in_function), nodes)
@@ -280,10 +262,10 @@ def _differentiated_once(tensor: str, scope: str, beside: Node, editor: Editor) 
 
     TensorFlow has no gradient of SoftsignGrad: a second derivative raises, as it would be wrong.
     """
-    typed = {"T": attrs.dtype(known_outputs(beside)[0].dtype or "")}
+    dtype = known_outputs(beside)[0].dtype
     for op, name, key in (("ZerosLike", "zeros", "Identity"), ("Identity", NO_SECOND, "Softsign")):
-        values = {**typed, attrs.OVERRIDE: attrs.text(key)}
-        tensor = editor.add(f"{scope}/{name}", op, [tensor], values, beside).tensor(0)
+        new = editor.add(f"{scope}/{name}", op, [tensor], typed(dtype, key), beside)
+        tensor = new.tensor(0)
     return tensor
 
 
@@ -368,12 +350,6 @@ def _take_off_override(node: Node, editor: Editor) -> None:
     editor.used(BUILT_IN)
 
 
-def check_once(gradient: Computed | RegisteredKey, node: Node, editor: Editor) -> None:
-    """Raise PatchError where the gradient does not fit the op; like ops are asked about once."""
-    form = Target.of(node).form(None if isinstance(gradient, RegisteredKey) else gradient.formula)
-    editor.cached(("fits", gradient.key, form), lambda: check_fit(gradient, node))
-
-
 def refuse_key(gradient: Gradient, emit: str, is_match: bool = False) -> None:
     """Raise PatchError for a gradient that cannot be stored as a key: no consumer could read it."""
     if isinstance(gradient, DefaultGradient | RegisteredKey) and is_match:
@@ -436,7 +412,7 @@ def _with_named_tensors(
     Raises PatchError where the formula does not suit the target.
     """
     node, tensors = target.last, named_inputs(gradient, target, editor)
-    try:
+    with naming(target):
         op = target.signature
         if tensors:
             formula = gradient.formula.with_more_inputs([dtype for _, dtype in op.inputs])
@@ -444,9 +420,6 @@ def _with_named_tensors(
             target = msgspec.structs.replace(target, more=tensors)
             op = target.signature
         gradient_ops(gradient.formula, op)
-    except (FormulaError, ValueError) as error:
-        reading = f"; {target.reading()}" if target.is_match else ""
-        raise PatchError(f"{target}: {error}{reading}") from error
     if may_contradict(gradient) and tensors and not provenance.is_added(node):
         joined = joined_shapes(gradient.formula, op)
         refuse_contradicted([target], gradient.formula, lambda _: joined, in_model=True)
@@ -517,13 +490,11 @@ def _checked(name: str, target: Target, editor: Editor) -> tuple[str, str, bool]
                 f"{reads}, which is not in the same v1 loop or branch; name a tensor that is, such "
                 f"as the Enter or the Switch by which it comes in"
             )
-    if producer is None:
-        dtype = DTYPE_NAMES[body.arguments[tensor.op]]
-    else:
-        outputs, place = known_outputs(producer), tensor.index
-        if not body.is_main:
-            place = tensor_index(outputs, tensor.arg, tensor.index) or 0
-        (dtype,) = dtypes_of(producer, [outputs[place]])
+    if producer is not None:
+        known_outputs(producer)
+    wiring = Wiring(body)
+    index, output = wiring.tensor(str(tensor))
+    (dtype,) = dtypes_of(producer, [wiring.outputs(index)[output]])
     if dtype not in HANDLES:
         return str(tensor), dtype, False
     value = producer.attr("dtype") if producer is not None else None

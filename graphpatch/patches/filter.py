@@ -21,14 +21,9 @@ from graphpatch.graph.node import Node
 from graphpatch.patches import Patch
 from graphpatch.patches.backward_as import noise_notes
 from graphpatch.patches.carrier import carry, check_named, named_tensors
+from graphpatch.patches.fit import JoinedShapes, may_contradict, refuse_contradicted
 from graphpatch.patches.inline import OUTPUTS, parsed, put_at, tensors_at, why_idle
-from graphpatch.patches.reach import (
-    JoinedShapes,
-    differentiated_as_whole,
-    in_control_flow,
-    may_contradict,
-    refuse_contradicted,
-)
+from graphpatch.patches.reach import differentiated_as_whole, in_control_flow
 from graphpatch.patches.target import Target
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
-from graphpatch.graph import attrs, provenance
+from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import Graph
@@ -21,6 +21,7 @@ from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import first_producers
 from graphpatch.patches import Patch
 from graphpatch.patches.filter import StopGradient
+from graphpatch.patches.inline import typed
 from graphpatch.patches.target import Target, known_outputs
 from graphpatch.table import short
 
@@ -168,18 +169,18 @@ def notes_on_built(graphs: Iterable[Graph], emits: Sequence[Collection[str]]) ->
     return [note for graph in graphs for note in built_gradients(graph)]
 
 
+def _variable_alone(update: Node) -> Sequence[str]:
+    return update.data_inputs[:1]
+
+
 def _take_out(ops: Sequence[Node], editor: Editor) -> None:
     """Let ops that do nothing take the names of these."""
     for node in ops:
-        outputs, read = known_outputs(node), node.data_inputs[:1]
+        outputs = known_outputs(node)
         if not outputs:
             editor.take_name(node, "NoOp", lambda _: [], {}, shadow=True)
         elif len(outputs) == 1 and outputs[0].is_ref:
-            typed = {"T": attrs.dtype(outputs[0].dtype or "")}
-
-            def inputs(_: Node, read: Sequence[str] = read) -> Sequence[str]:
-                return read
-
-            editor.take_name(node, "RefIdentity", inputs, typed, shadow=True)
+            variable = typed(outputs[0].dtype)
+            editor.take_name(node, "RefIdentity", _variable_alone, variable, shadow=True)
         else:
             raise PatchError(f"{node} changes a variable, and gives more than a reference to it")

@@ -43,7 +43,7 @@ from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
-from graphpatch.patches.inline import put_op
+from graphpatch.patches.inline import put_op, typed
 from graphpatch.patches.reach import differentiated_as_whole, place_of
 from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs
 from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
@@ -217,7 +217,7 @@ def _argument(
 
 def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
     """Return an output of an op that made room, behind a StopGradient named after the op."""
-    dtype, texts = known_outputs(moved)[output].dtype or "", [moved.tensor(output)]
+    dtype, texts = known_outputs(moved)[output].dtype, [moved.tensor(output)]
     return put_op(editor, f"{name}/stop{numbered(output)}", "StopGradient", texts, dtype, moved)
 
 
@@ -244,12 +244,10 @@ def _through_tape(
     texts = [call.tensor(output) for output in range(len(signature.output_arg))]
     for output, arg in enumerate(known_outputs(call)):
         if carries(arg):
-            typed = attrs.dtype(arg.dtype or "")
-            passed = passed_on(typed.type)
+            passed = passed_on(DTYPE_NUMBERS[arg.dtype or ""])
             editor.add_restored(passed)
-            keyed = {"T": typed, attrs.OVERRIDE: attrs.text(passed.key)}
-            through = (f"{name}/pass{numbered(output)}", "StopGradient", [texts[output]], keyed)
-            texts[output] = editor.add(*through, call).tensor(0)
+            through = (f"{name}/pass{numbered(output)}", "StopGradient", [texts[output]])
+            texts[output] = editor.add(*through, typed(arg.dtype, passed.key), call).tensor(0)
     return texts
 
 
@@ -276,11 +274,12 @@ def _keep_function(call: Node, gradient: str, upstream: Sequence[str], editor: E
         return
 
     def stand_in(dtype: str) -> str:
-        typed, name = {"dtype": attrs.dtype(dtype)}, f"{call.name}/{dtype}"
-        shape = TensorShapeProto()
-        zero = AttrValue(tensor=TensorProto(dtype=typed["dtype"].type, tensor_shape=shape))
-        value = editor.add(f"{name}/value", "Const", [], {**typed, "value": zero}, call)
-        values = {**typed, "shape": AttrValue(shape=TensorShapeProto(unknown_rank=True))}
+        of_dtype, name = attrs.dtype(dtype), f"{call.name}/{dtype}"
+        scalar = TensorProto(dtype=of_dtype.type, tensor_shape=TensorShapeProto())
+        zero = {"dtype": of_dtype, "value": AttrValue(tensor=scalar)}
+        value = editor.add(f"{name}/value", "Const", [], zero, call)
+        unknown = AttrValue(shape=TensorShapeProto(unknown_rank=True))
+        values = {"dtype": of_dtype, "shape": unknown}
         return editor.add(name, OPTIONAL_PLACEHOLDER, [value.tensor(0)], values, call).tensor(0)
 
     def add() -> Node:
@@ -339,9 +338,8 @@ def _zero_inputs(ops: Sequence[Node], editor: Editor) -> None:
             if names.op_of(text) in inside or not carries(arg) or is_constant:
                 continue
             if tensor not in calls:
-                typed = {"T": attrs.dtype(arg.dtype or "")}
                 name = f"{node.name}/filter_{slot}"
-                call = editor.add(name, "Identity", [text], typed, node, before=True)
+                call = editor.add(name, "Identity", [text], typed(arg.dtype), node, before=True)
                 become_filter(LibraryGradient("zero"), call, editor)
                 calls[tensor] = call.tensor(0)
             editor.set_input(node, slot, calls[tensor])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from graphpatch import names
 from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
@@ -17,16 +17,58 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.walk import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches.reach import check_reached
-from graphpatch.patches.target import Target, is_source
+from graphpatch.patches.target import Target, is_source, known_outputs
+from graphpatch.protos import AttrValue
 
 OUTPUTS = "outputs"
 
 
+def typed(dtype: str | None, key: str = "") -> dict[str, AttrValue]:
+    """Return the attrs of an op that has its dtype as attr T, and its gradient under a key."""
+    values = {"T": attrs.dtype(dtype or "")}
+    return {**values, attrs.OVERRIDE: attrs.text(key)} if key else values
+
+
 def put_op(
-    editor: Editor, name: str, op: str, inputs: Sequence[str], dtype: str, beside: Node
+    editor: Editor, name: str, op: str, inputs: Sequence[str], dtype: str | None, beside: Node
 ) -> str:
     """Add an op that has its dtype as attr T; return its tensor."""
-    return editor.add(name, op, inputs, {"T": attrs.dtype(dtype)}, beside).tensor(0)
+    return editor.add(name, op, inputs, typed(dtype), beside).tensor(0)
+
+
+def give_on(
+    node: Node,
+    outputs: Collection[int],
+    editor: Editor,
+    op: str,
+    suffix: str,
+    inputs: Callable[[Node, int], Sequence[str]],
+    key: str = "",
+    shadow: bool = False,
+    reads: Sequence[str] = (),
+) -> list[Node]:
+    """Let an op of this type give on each of these outputs of another one; return the new ops.
+
+    The other one moves to `NAME/forward`. Its name goes to the new op, or, where it has several
+    outputs, to an IdentityN that reads `NAME/SUFFIX_0`, ... `inputs` says what the new op for an
+    output reads, `shadow` and `reads` are those of `Editor.take_name`.
+    """
+    name, flat, added = node.name, known_outputs(node), list[Node]()
+    if len(flat) == 1:
+        values = typed(flat[0].dtype, key)
+        return [editor.take_name(node, op, lambda moved: inputs(moved, 0), values, shadow, reads)]
+
+    def through(moved: Node) -> list[str]:
+        texts = [moved.tensor(output) for output in range(len(flat))]
+        for n in outputs:
+            new = (f"{name}/{suffix}_{n}", op, inputs(moved, n), typed(flat[n].dtype, key))
+            added.append(editor.add(*new, moved))
+            texts[n] = added[-1].tensor(0)
+        return texts
+
+    values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
+    editor.take_name(node, "IdentityN", through, values, shadow, reads)
+    return added
 
 
 def parsed(at: str) -> tuple[str, int | None]:
@@ -82,14 +124,14 @@ def _before(target: Target, place: int, arg: FlatArg, editor: Editor, op: str, s
     One that a match reads in several places comes through one op, so that what flows back from all
     of them passes it together.
     """
-    node, slot = (target.last, place) if target.slots is None else target.slots[place]
+    node, slot = target.places[place]
     text = node.inputs[slot]
     if producer := node.body.producer(text):
         if node.op in BRANCHES and (producer.op in FIXED or _starts_loop(producer)):
             raise PatchError(f"{node} must stay next to {producer}, which its loop needs")
         _refuse_between(producer, node)
-    name, typed = f"{target.last.name}/{suffix}_{place}", {"T": attrs.dtype(arg.dtype or "")}
-    added = editor.add(name, op, [text], typed, node, before=True)
+    name = f"{target.last.name}/{suffix}_{place}"
+    added = editor.add(name, op, [text], typed(arg.dtype), node, before=True)
     editor.set_input(node, slot, added.tensor(0))
     for reader in target.nodes if target.is_match else ():
         for at_slot, read in enumerate(reader.data_inputs):
@@ -126,26 +168,10 @@ def _behind(
             for reader, _ in uses(node, output):
                 _refuse_between(node, reader)
         return _reroute(node, read, editor, op, suffix)
-    if len(flat) == 1:
-        typed = {"T": attrs.dtype(flat[0].dtype or "")}
-        return [editor.take_name(node, op, lambda moved: [moved.tensor(0)], typed)]
-    dtypes = [arg.dtype for arg in flat if arg.dtype and not arg.is_ref]
-    if len(dtypes) < len(flat):
+    if any(arg.dtype is None or arg.is_ref for arg in flat):
         reasons = dict.fromkeys(f"{arg.name} {why_not(arg)}" for arg in flat if not carries(arg))
         raise PatchError(f"{node}: its outputs cannot be passed on: {'; '.join(reasons)}")
-    name, added = node.name, list[Node]()
-
-    def through(moved: Node) -> list[str]:
-        texts = [moved.tensor(output) for output in range(len(flat))]
-        for output, arg in flowing.items():
-            typed = {"T": attrs.dtype(arg.dtype or "")}
-            new = (f"{name}/{suffix}_{output}", op, [texts[output]], typed)
-            added.append(editor.add(*new, moved))
-            texts[output] = added[-1].tensor(0)
-        return texts
-
-    editor.take_name(node, "IdentityN", through, {"T": attrs.dtypes(dtypes)})
-    return added
+    return give_on(node, flowing, editor, op, suffix, lambda moved, n: [moved.tensor(n)])
 
 
 def _reroute(
@@ -156,8 +182,7 @@ def _reroute(
     is_alone = len(node.outputs or ()) == 1
     for output, arg in flowing.items():
         name = f"{node.name}/{suffix}" + ("" if is_alone else f"_{output}")
-        typed = {"T": attrs.dtype(arg.dtype or "")}
-        new = editor.add(name, op, [node.tensor(output)], typed, node)
+        new = editor.add(name, op, [node.tensor(output)], typed(arg.dtype), node)
         if not editor.reroute(node, output, new.tensor(0), keep=new.index):
             raise PatchError(f"nothing reads output {output} of {node}: nothing flows back to it")
         added.append(new)

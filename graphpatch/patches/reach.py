@@ -1,36 +1,18 @@
-"""Where an op is, whether a gradient comes to it, and refusals where none does or none can.
-
-What flows back to an input has its shape: it is summed over the axes that were broadcast, or
-repeated. Where the model fixes two sizes that are neither equal nor 1, no run can do that. Formulas
-that `split` a tensor into parts of one size need a size that has such parts: DeepLIFT reads
-examples from the first half of a batch and references from the second, and TensorFlow does not
-import a file in which the batch is known to be odd.
-"""
+"""Where an op is, whether a gradient comes to it, and refusals where none does or none can."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from typing import TypeGuard
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.control_flow.op_types import BOUNDARIES, ENTERS
 from graphpatch.differentiation.bodies import Bodies, BodyPlace
-from graphpatch.differentiation.flow import is_asked_for
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import override_key
-from graphpatch.differentiation.shapes import Shapes, sizes_in_words
-from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.errors import GraphpatchError, PatchError
-from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.ops import Program, sizes_of_constant
-from graphpatch.gradients.program import input_values
-from graphpatch.gradients.spec import Computed, Gradient, InlineFormula, LibraryGradient
-from graphpatch.gradients.tensors import ConstantTensor
+from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.provenance import as_model
 from graphpatch.graph.template import OneOp
 from graphpatch.graph.walk import first_producers
 from graphpatch.patches.target import Target
@@ -220,144 +202,7 @@ def refuse_hidden(nodes: Iterable[Node]) -> None:
         )
 
 
-JoinedShapes = Mapping[str, frozenset[str]]
-"""For each result of a formula what it goes to (`x0`, `y0`), and the tensors of which it has at
-least the joint shape."""
-
-
-def may_contradict(gradient: Gradient) -> TypeGuard[Computed]:
-    """Return whether a gradient may have a wrong shape: a formula, or one with a tensor of a rule.
-
-    Other gradients of the library say what they fit.
-    """
-    if isinstance(gradient, LibraryGradient):
-        return any(isinstance(value, ConstantTensor) for _, value in gradient.parameters)
-    return isinstance(gradient, InlineFormula)
-
-
 def comes_from_constant(node: Node | None) -> bool:
     """Return whether a tensor that this op gives is a constant of the file, passed on unchanged."""
     ops = (producer.op for producer in first_producers(node))
     return next((op for op in ops if op not in {"Identity", *ENTERS}), "") == "Const"
-
-
-def refuse_contradicted(
-    targets: Iterable[Target],
-    formula: Formula,
-    joined: Callable[[Target], JoinedShapes],
-    may_sum: bool = True,
-    constants_alone: bool = False,
-    in_model: bool = False,
-) -> None:
-    """Raise PatchError where the model fixes shapes with which a formula fails in every run.
-
-    `may_sum`: a result that is larger than what it goes to is summed. `constants_alone`: no more
-    than the constants of a rule may be at fault. `in_model`: bodies may have been edited by the
-    rule itself, and are asked about as they were. What no gradient is asked of is left out.
-    """
-    known: dict[Hashable, JoinedShapes] = {}
-    shapes_of = cache(lambda body: Shapes(Wiring(as_model(body) if in_model else body)))
-    for target in targets:
-        form = target.form(formula)
-        if form not in known:
-            try:
-                known[form] = _in_question(target, joined(target), constants_alone)
-            except (GraphpatchError, ValueError):  # it does not fit, which is said later
-                known[form] = {}
-        if not known[form] or not any(map(is_asked_for, target.last.outputs or ())):
-            continue
-        shapes = shapes_of(target.last.body)
-        tensors = _tensors(target, shapes.wiring)
-        for goal, names in known[form].items():
-            if goal in tensors:
-                _refuse_shape(target, goal, sorted(names), tensors, shapes, may_sum)
-
-
-def _in_question(target: Target, joined: JoinedShapes, constants_alone: bool) -> JoinedShapes:
-    """Leave out what suits an op whatever its shapes: all that it broadcasts but constants."""
-    op = target.last.opdef
-    if op is not None and not target.is_match:
-        has_lists = any(arg.number_attr or arg.type_list_attr for arg in op.inputs)
-        constants_alone |= not has_lists and {*op.keeps_shape} >= {*range(len(op.inputs))}
-    if constants_alone:
-        joined = {goal: frozenset(filter(sizes_of_constant, joined[goal])) for goal in joined}
-    return {goal: names - {goal} for goal, names in joined.items() if names - {goal}}
-
-
-def _tensors(target: Target, wiring: Wiring) -> dict[str, Tensor]:
-    """Return the tensors of a target by what formulas call them."""
-    tensors = {
-        f"x{n}": wiring.inputs(node.index)[slot] for n, (node, slot) in enumerate(target.places)
-    }
-    for output in range(len(target.last.outputs or ())):
-        tensors |= dict.fromkeys((f"y{output}", f"dy{output}"), (target.last.index, output))
-    return tensors
-
-
-def _refuse_shape(
-    target: Target,
-    goal: str,
-    names: Sequence[str],
-    tensors: Mapping[str, Tensor],
-    shapes: Shapes,
-    may_sum: bool,
-) -> None:
-    if may_sum and comes_from_constant(shapes.wiring.node(tensors[goal][0])):
-        return
-    wanted = shapes.if_known(tensors[goal])
-    for name in names:
-        sizes = shapes.if_known(tensors[name]) if name in tensors else sizes_of_constant(name)
-        if sizes is None or wanted is None or _fits(sizes, wanted, may_sum):
-            continue
-        of, is_input = (name, True) if name in tensors else ("a constant", False)
-        remedy = "; filter_gradient changes what flows back to its output, or through its inputs"
-        raise PatchError(
-            f"{target}: the formula has the shape of {of}, {sizes_in_words(sizes)}, and cannot be "
-            f"{'summed down or ' * may_sum}repeated to that of {goal}, {sizes_in_words(wanted)}"
-            f"{remedy * (is_input and may_sum)}"
-        )
-
-
-def _fits(known: Sequence[int | None], wanted: Sequence[int | None], may_sum: bool) -> bool:
-    """Return whether nothing that is known of two shapes keeps the one from becoming the other."""
-    pairs = zip(reversed(known), reversed(wanted), strict=False)
-    apart = [(a, b) for a, b in pairs if None not in (a, b) and a != b and a != 1]
-    if may_sum:
-        return all(b == 1 for _, b in apart)
-    return not apart and len(known) <= len(wanted)
-
-
-def refuse_uneven(gradient: Computed, targets: Iterable[Target]) -> None:
-    """Raise PatchError where a tensor is known not to have the parts of a formula."""
-    splits: dict[str, list[tuple[str, int, int]]] = {}
-    shapes_of = cache(lambda body: Shapes(Wiring(body)))
-    for target in targets:
-        if target.last.op not in splits:
-            splits[target.last.op] = list(_equal_parts(gradient, target))
-        for variable, number, axis in splits[target.last.op]:
-            shapes = shapes_of(target.last.body)
-            tensor = _tensors(target, shapes.wiring).get(variable)
-            sizes = None if tensor is None else shapes.if_known(tensor)
-            size = sizes[axis] if sizes is not None and -len(sizes) <= axis < len(sizes) else None
-            if size is not None and size % number:
-                what = "batch" if axis == 0 else f"axis {axis}"
-                raise PatchError(
-                    f"{target}: the gradient splits {variable} into {number} equal parts, and its "
-                    f"{what} is fixed to {size} in the model; it needs a model whose size there is "
-                    f"not fixed, or is a multiple of {number}"
-                )
-
-
-def _equal_parts(gradient: Computed, target: Target) -> Iterator[tuple[str, int, int]]:
-    """Yield which variables a formula splits, into how many parts, along which axis."""
-    program = Program()
-    try:
-        formula = gradient.for_op(target.last.op).formula
-        dict(input_values(program, formula, target.signature))
-    except (GraphpatchError, ValueError):  # it does not fit, which is said as the op is patched
-        return
-    for step in program.steps:
-        if step.op_type == "Split":
-            axis, tensor = step.tensors
-            if isinstance(tensor.source, str):
-                yield tensor.source, int(str(dict(step.attrs)["num_split"])), axis.number

@@ -1,33 +1,45 @@
-"""`surrogate_gradient`: the op forward, the gradient of a formula of its inputs backward."""
+"""`surrogate_gradient` and `straight_through`: on the way back a target counts as something else.
+
+As a formula of what it reads, or as the identity of one of its inputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
 
 from graphpatch.differentiation.flow import carries, why_not
-from graphpatch.errors import FormulaError, PatchError, RulesError
+from graphpatch.errors import PatchError, RulesError
 from graphpatch.gradients.formula import Call, Expression, Formula, Variable
 from graphpatch.gradients.program import FormulaNodes, formula_nodes
-from graphpatch.gradients.spec import InlineFormula, signature
+from graphpatch.gradients.spec import InlineFormula, RegisteredKey
 from graphpatch.graph.editor import Editor
+from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED
 from graphpatch.names import op_of
 from graphpatch.patches import Patch
-from graphpatch.patches.carrier import BackwardTensor, by_function, join, named_inputs, put_beside
+from graphpatch.patches.backward_as import noise_notes
+from graphpatch.patches.carrier import (
+    BackwardTensor,
+    by_function,
+    carry,
+    join,
+    named_inputs,
+    put_beside,
+)
+from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
 from graphpatch.patches.function_carrier import numbered
 from graphpatch.patches.inline import put_op
 from graphpatch.patches.reach import (
     UNKNOWN_TO_FUNCTIONS,
-    JoinedShapes,
     check_together,
     in_control_flow,
-    refuse_contradicted,
+    place_of,
 )
-from graphpatch.patches.target import Target, dtypes_of
+from graphpatch.patches.target import Target, dtypes_of, keeps_shape, signature
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone. It follows from the ops that a function is spelled with, several for some,
@@ -90,13 +102,12 @@ class SurrogateGradient(Patch):
 
     def check_target(self, target: Target) -> FormulaNodes:
         """Return the ops of the formula of what a target reads, or raise PatchError."""
-        node, outputs = target.last, target.outputs
+        node = target.last
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
-        if len(outputs) != 1:
-            raise PatchError(f"{node} has {len(outputs)} outputs; surrogate_gradient needs one")
-        if not carries(outputs[0]):
-            raise PatchError(f"{node}: {outputs[0].name} {why_not(outputs[0])}")
+        output = target.one_output("surrogate_gradient")
+        if not carries(output):
+            raise PatchError(f"{node}: {output.name} {why_not(output)}")
         dtypes = dtypes_of(target, target.inputs)
         missing = sorted(self.formula.variables - {f"x{n}" for n in range(len(dtypes))})
         if missing:
@@ -105,11 +116,9 @@ class SurrogateGradient(Patch):
         own = list(zip(target.reads, dtypes, strict=False))
         inputs = [*own, *target.more]
         name, values = f"{node.name}/surrogate", signature(node).attrs
-        in_function, dtype = not node.body.is_main, outputs[0].dtype or ""
-        try:
+        in_function, dtype = not node.body.is_main, output.dtype or ""
+        with naming(target):
             return formula_nodes(formula, inputs, dtype, name, in_function, values)
-        except (FormulaError, ValueError) as error:
-            raise PatchError(f"{node}: {error}") from error
 
     def rewrite(self, target: Target, editor: Editor) -> None:
         """Let a target count as the formula of what it reads."""
@@ -152,3 +161,81 @@ class SurrogateGradient(Patch):
     def formulas(self, target: Target) -> str:
         """Return the one formula of all tensors."""
         return self.formula.texts[0] or ""
+
+
+@dataclass(frozen=True, slots=True)
+class StraightThrough(Patch):
+    """Forward unchanged; backward, the upstream gradient passes to input `input` as it is.
+
+    The straight-through estimator (Bengio, Leonard and Courville 2013), for ops that round or
+    step. The op must give one tensor, of the dtype and shape of that input. An op with one input
+    takes TensorFlow's gradient of Identity; else its output is given on by a Select, as `join`
+    says. In a function whose caller ignores keys, a function carries it.
+    """
+
+    takes_match: ClassVar[bool] = True
+    input: int | str = 0
+
+    def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
+        """Say that what follows takes its gradient at a noisy value, where it does."""
+        return noise_notes(nodes)
+
+    def check_target(self, target: Target) -> None:
+        """Raise PatchError where a target is not the identity of that input in shape and dtype.
+
+        The ops of a match may be of a shape that is not known: a run in which it has another one
+        than the input is an error.
+        """
+        place = self.place_in(target)
+        target.one_output("straight_through")
+        target.check_counts_as(place)
+        if target.is_match and keeps_shape(target, place) == "other":
+            raise PatchError(
+                f"{target} does not have the shape of x{place}, so it cannot count as the identity "
+                f"of it; {target.reading()}"
+            )
+        op = target.last.opdef
+        if not target.is_match and (op is None or place not in op.keeps_shape):
+            raise PatchError(
+                f"{target} is not known to keep the shape of x{place}, so it cannot count as the "
+                f"identity of it; override_gradient takes a gradient of the right shape"
+            )
+
+    def place_in(self, target: Target) -> int:
+        """Return which of the tensors that a target reads is meant."""
+        if isinstance(self.input, int):
+            return self.input
+        if target.captures.get(self.input) in target.named:
+            return target.named.index(target.captures[self.input])
+        if target.is_match:
+            raise PatchError(f"{target} has no input {self.input!r}; {target.reading()}")
+        raise PatchError(
+            f'straight_through: {self.input!r} is a name of a pattern, for "on": "match"; of '
+            f"one op give the number of the input"
+        )
+
+    def rewrite(self, target: Target, editor: Editor) -> None:
+        """Let a target count as the identity of its input."""
+        target.refuse_open()
+        self.check_target(target)
+        node, place = target.last, self.place_in(target)
+        if not target.is_match and place_of(node, editor).ignoring is not None:
+            formula = Formula.parse(self.formulas(target))
+            carry(InlineFormula(formula), target, editor, "function")
+            return
+        if not target.is_match and len(target.inputs) == 1:
+            carry(RegisteredKey("Identity", built_in=True), target, editor, "auto")
+            return
+        keeps = keeps_shape(target, place)
+        if keeps == "unknown":
+            editor.note(
+                f"{node} is not known to have the shape of x{place} of its match: a run in which "
+                f"it has another one fails"
+            )
+        check_together(target, editor)
+        join(target, {0: BackwardTensor(target.reads[place], keeps != "same")}, editor, "auto")
+
+    def formulas(self, target: Target) -> Sequence[str | None]:
+        """It means one tensor."""
+        place = self.place_in(target)
+        return ["dy" if n == place else None for n in range(len(target.inputs))]

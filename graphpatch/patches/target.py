@@ -20,7 +20,7 @@ from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.ops import Signature
-from graphpatch.gradients.spec import signature, windows_of
+from graphpatch.graph import attrs
 from graphpatch.graph.check import GRADIENT_SCOPE
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED
@@ -29,6 +29,27 @@ from graphpatch.opdefs import FlatArg
 from graphpatch.table import short
 
 NUMBERED = re.compile(r"\bx(\d*)\b")
+
+
+def signature(node: Node) -> Signature:
+    """Return the op as formulas see it: inputs x0, x1, ..., outputs y0, ..., and the attrs."""
+    inputs, outputs, op = node.arguments or [], node.outputs or [], node.opdef
+    defaults = {} if op is None else {attr.name: attr.default for attr in op.attrs}
+    values = {key: attrs.as_json(value) for key, value in node.attrs().items()}
+    same_shape = op is not None and len(inputs) == len(outputs) == 1 and 0 in op.keeps_shape
+    return Signature.of(
+        [arg.dtype or "" for arg in inputs],
+        [arg.dtype or "" for arg in outputs],
+        {**defaults, **values},
+        same_shape=same_shape,
+        op_type=node.op,
+    )
+
+
+def windows_of(nodes: Iterable[Node]) -> Mapping[str, object]:
+    """The attrs of the one convolution or pooling of a match; nothing where there are more."""
+    windowed = [node for node in nodes if node.attr("strides") is not None]
+    return signature(windowed[0]).attrs if len(windowed) == 1 else {}
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -77,6 +98,12 @@ class Target(msgspec.Struct, frozen=True):
     def outputs(self) -> list[FlatArg]:
         """Return its outputs; PatchError where the op type is not known."""
         return known_outputs(self.last)
+
+    def one_output(self, kind: str) -> FlatArg:
+        """Return its output; PatchError where it has several, with which the patch cannot do."""
+        if len(self.outputs) != 1:
+            raise PatchError(f"{self.last} has {len(self.outputs)} outputs; {kind} needs one")
+        return self.outputs[0]
 
     @property
     def reads(self) -> list[str]:

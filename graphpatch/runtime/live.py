@@ -53,14 +53,14 @@ from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import enclosed, encoded, piece_bytes
 from graphpatch.opdefs import HANDLES
 from graphpatch.patches import KINDS, Patch
-from graphpatch.patches.carrier import check_named, check_once, named_tensors, refuse_key
+from graphpatch.patches.carrier import check_named, named_tensors, refuse_key
 from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient
+from graphpatch.patches.fit import check_once, naming
 from graphpatch.patches.freeze import Freeze, Updates, variable_read
 from graphpatch.patches.inline import parsed, why_idle
 from graphpatch.patches.override import OverrideGradient, never_fires
 from graphpatch.patches.reach import all_in_control_flow, shadow_behind
-from graphpatch.patches.straight_through import StraightThrough
-from graphpatch.patches.surrogate import SurrogateGradient
+from graphpatch.patches.surrogate import StraightThrough, SurrogateGradient
 from graphpatch.patches.target import Target, is_source, known_inputs, known_outputs
 from graphpatch.protos import NodeDef
 from graphpatch.rules import Rule
@@ -251,10 +251,8 @@ def _passing(patch: Any, target: Target, editor: Editor) -> tuple[int, Formula]:
     if not isinstance(gradient, InlineFormula | LibraryGradient):
         raise NoKeyError(f"{target} has no key: one holds a formula alone")
     formula, outputs = gradient.formula, known_outputs(node)
-    try:
+    with naming(target):
         gradient_ops(formula, target.signature)
-    except (FormulaError, ValueError) as error:
-        raise PatchError(f"{target}: {error}; {target.reading()}") from error
     if formula.reads_op or formula.attrs or formula.tensors or formula.variables & {"y", "y0"}:
         raise NoKeyError(f"{target} has no key: the formula reads more than x0, x1, ... and dy")
     if all_in_control_flow(node.body, editor) & {op.index for op in target.nodes}:

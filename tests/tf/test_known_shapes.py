@@ -16,7 +16,7 @@ import graphpatch
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import PatchError
-from graphpatch.patches import reach
+from graphpatch.patches import fit
 from tests.examples import ROOT
 from tests.tf import consumer
 
@@ -138,7 +138,7 @@ def test_what_is_refused_fails_and_what_is_not_runs(
         unknown = model_of(build, [None] * len(sizes))
         assert graphpatch.apply([rule], unknown).report["rules"]  # nothing is refused
     with monkeypatch.context() as unchecked:
-        unchecked.setattr(reach, "_fits", lambda *_: True)
+        unchecked.setattr(fit, "_fits", lambda *_: True)
         is_fit = runs(graphpatch.apply([rule], model).graph_def(), sizes)
     if is_fit:
         assert graphpatch.apply([rule], model)

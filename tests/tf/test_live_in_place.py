@@ -233,6 +233,10 @@ def placeholder() -> None:
     tf.add(tf.square(x), x, name="loss")
 
 
+def quantized() -> None:
+    tf.reduce_sum(tf.quantization.fake_quant_with_min_max_vars(x_of(3), -1.0, 1.0), name="loss")
+
+
 def noisy() -> None:
     x = x_of(2)
     tf.reduce_sum(tf.square(tf.floor(x, name="noisy")), name="loss")
@@ -250,6 +254,11 @@ CASES = {
     "straight through": Case(
         rounded, [{"match": {"op": "Round"}, "patch": {"straight_through": True}}], {"x:0": X3},
         {"x:0": None}, {"x:0": [1.0, 2.0, 3.0]},
+    ),
+    "straight through an op of three inputs": Case(
+        quantized,
+        [{"match": {"op": "FakeQuantWithMinMaxVars"}, "patch": {"straight_through": True}}],
+        {"x:0": X3}, {"x:0": [1.0, 1.0, 0.0]}, {"x:0": [1.0, 1.0, 1.0]},
     ),
     "a surrogate": Case(
         signs, [{"match": {"op": "Sign"}, "patch": {"surrogate_gradient": "tanh(4 * x)"}}],

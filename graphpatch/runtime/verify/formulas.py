@@ -29,7 +29,6 @@ from graphpatch.gradients.spec import (
     LibraryGradient,
     from_key,
     parse_gradient,
-    signature,
 )
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import ModelGraph
@@ -38,6 +37,7 @@ from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.match.spec import WHOLE
 from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.patches import KINDS
+from graphpatch.patches.target import signature
 from graphpatch.runtime.gradient_functions import surrogate_gradient, tensorflow_output
 from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.tf_gradients import gradients, seeded_upstream
