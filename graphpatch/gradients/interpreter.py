@@ -224,9 +224,7 @@ _KERNELS: dict[str, Kernel] = {
     "Any": _reduction(np.any),
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _product("adj_x", "adj_y")),
     "Cast": lambda x, attrs: x.astype(np.dtype(attrs["DstT"])),
-    "Const": lambda attrs: np.array(attrs["value"].numbers, np.dtype(attrs["value"].dtype)).reshape(
-        attrs["value"].shape
-    ),
+    "Const": lambda attrs: attrs["value"].array(),
     "LeakyRelu": lambda x, attrs: np.where(x > 0, x, x * attrs["alpha"]),
     "LeakyReluGrad": lambda dy, x, attrs: np.where(x > 0, dy, dy * attrs["alpha"]),
     "MatMul": _product("transpose_a", "transpose_b"),

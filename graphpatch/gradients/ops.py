@@ -6,8 +6,6 @@ leave most of the reshaping out: `dy * x` has the joint shape of dy and x, whate
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -17,10 +15,9 @@ import msgspec
 
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError, did_you_mean
-from graphpatch.gradients.tensors import ConstantTensor
+from graphpatch.gradients.tensors import ConstantTensor, scalar, vector
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.walk import reached
-from graphpatch.protos import TensorProto
 
 Scalar: TypeAlias = float | bool
 """A number or a boolean that belongs to no tensor: a literal, a parameter, an attr."""
@@ -38,19 +35,6 @@ CASTABLE = (
 """The dtypes whose numbers TensorFlow casts to those of formulas, without losing a part."""
 
 INT32 = range(-(2**31), 2**31)
-
-LARGE_CONSTANT = 256
-"""From how many bytes on a vector is written as bytes, not as a list of numbers."""
-
-_ENCODINGS = {
-    "float16": ("e", "half_val"),
-    "bfloat16": ("H", "half_val"),
-    "float32": ("f", "float_val"),
-    "float64": ("d", "double_val"),
-    "int32": ("i", "int_val"),
-    "bool": ("?", "bool_val"),
-}
-"""How `struct` packs the numbers of a dtype, and the field of TensorProto that lists them."""
 
 
 class BroadcastShape(msgspec.Struct, frozen=True):
@@ -96,98 +80,7 @@ def broadcast_together(*shapes: BroadcastShape) -> BroadcastShape:
     return BroadcastShape(frozenset[str]().union(*most) if is_known else None, least)
 
 
-class Constant(msgspec.Struct, frozen=True):
-    """A number, or a tensor of them, as the bytes it has in its dtype.
-
-    So two are equal where their bits are: 0 and -0 are two, NaN is one.
-    """
-
-    dtype: str
-    data: bytes
-    shape: tuple[int, ...] = ()
-
-    @property
-    def numbers(self) -> tuple[Any, ...]:
-        """Return the numbers as Python has them."""
-        if self.dtype == "bfloat16":
-            halves = self._unpacked()
-            words = struct.pack(f"<{len(halves)}I", *(half << 16 for half in halves))
-            return struct.unpack(f"<{len(halves)}f", words)
-        return self._unpacked()
-
-    def _unpacked(self) -> tuple[Any, ...]:
-        code, _ = _ENCODINGS[self.dtype]
-        return struct.unpack(f"<{len(self.data) // struct.calcsize(code)}{code}", self.data)
-
-    def proto(self) -> TensorProto:
-        """Return the TensorProto of this value."""
-        proto = TensorProto(dtype=DTYPE_NUMBERS[self.dtype])
-        proto.tensor_shape.SetInParent()
-        for size in self.shape:
-            proto.tensor_shape.dim.add(size=size)
-        if len(self.shape) > 1 or len(self.data) > LARGE_CONSTANT:
-            proto.tensor_content = self.data
-            return proto
-        is_half = self.dtype == "float16"
-        values = struct.unpack(f"<{len(self.data) // 2}H", self.data) if is_half else None
-        getattr(proto, _ENCODINGS[self.dtype][1]).extend(values or self._unpacked())
-        return proto
-
-
-def scalar(value: float | bool, dtype: str) -> Constant:
-    """Return the number in this dtype, rounded to the nearest; raise OverflowError beyond it."""
-    number = _to_bfloat16(value) if dtype == "bfloat16" else value
-    return Constant(dtype, struct.pack(f"<{_ENCODINGS[dtype][0]}", number))
-
-
-def vector(*values: int) -> Constant:
-    """Return a vector of int32."""
-    return Constant("int32", struct.pack(f"<{len(values)}i", *values), (len(values),))
-
-
-def tensor(value: ConstantTensor, dtype: str) -> Constant:
-    """Return a tensor in this dtype, each number rounded to the nearest."""
-    import numpy as np
-
-    array = value.array()
-    if dtype == "bfloat16":
-        array, dtype_of_bits = np.array([*map(_to_bfloat16, array.ravel().tolist())]), "uint16"
-    else:
-        dtype_of_bits = dtype
-    with np.errstate(over="ignore"):
-        data = array.astype(np.dtype(dtype_of_bits).newbyteorder("<")).tobytes()
-    return Constant(dtype, data, value.shape)
-
-
-def as_float(value: float) -> float:
-    """Return a number as a float, an integer beyond any float as an infinity."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def survives_dtype(value: float, dtype: str) -> bool:
-    """Whether a number stays what it is in this dtype, but for rounding: not 0, not infinite."""
-    try:
-        (rounded,) = scalar(value, dtype).numbers
-    except OverflowError:
-        return False
-    return (rounded == 0) == (value == 0) and math.isinf(rounded) == math.isinf(value)
-
-
-def _to_bfloat16(value: float) -> int:
-    """Return the upper half of the float32's bits, rounded to even."""
-    if math.isnan(value):
-        return 0x7FC0
-    try:
-        (bits,) = struct.unpack("<I", struct.pack("<f", value))
-    except OverflowError:
-        bits = 0x7F800000 if value > 0 else 0xFF800000
-    return int(bits + 0x7FFF + (bits >> 16 & 1) >> 16)
-
-
-AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | Constant
+AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | ConstantTensor
 """The value of an attr; a dtype is its name, a string is bytes."""
 
 
@@ -201,7 +94,7 @@ class Value(msgspec.Struct, frozen=True):
     source: str | int
     dtype: str
     shape: BroadcastShape
-    constant: Constant | None = None
+    constant: ConstantTensor | None = None
     output: int = 0
 
     def __add__(self, right: Operand) -> Value:
@@ -324,10 +217,10 @@ class Program:
             self.steps.append(step)
         constant = attrs.get("value")
         return Value(
-            self, number, dtype, shape, constant if isinstance(constant, Constant) else None
+            self, number, dtype, shape, constant if isinstance(constant, ConstantTensor) else None
         )
 
-    def constant(self, value: Constant, shape: BroadcastShape = UNKNOWN) -> Value:
+    def constant(self, value: ConstantTensor, shape: BroadcastShape = UNKNOWN) -> Value:
         """Return a constant."""
         return self.add("Const", (), shape, {"dtype": value.dtype, "value": value})
 

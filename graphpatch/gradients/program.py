@@ -48,7 +48,6 @@ from graphpatch.gradients.ops import (
     SCALAR,
     AttrValue,
     BroadcastShape,
-    Constant,
     Operand,
     Program,
     Scalar,
@@ -58,7 +57,7 @@ from graphpatch.gradients.ops import (
     op,
     op_def,
 )
-from graphpatch.gradients.tensors import ConstantTensor
+from graphpatch.gradients.tensors import ConstantTensor, survives_dtype
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.protos import AttrValue as AttrValueProto
 from graphpatch.protos import FunctionDef, NodeDef
@@ -266,7 +265,7 @@ class Lowering:
         """Return a plain number as a tensor. Raises where that dtype makes it 0 or infinite."""
         if dtype != "bool":
             value = float(value)
-            if not ops.survives_dtype(value, dtype):
+            if not survives_dtype(value, dtype):
                 small = "0" if abs(value) < 1 else "infinite"
                 raise self.fault(argument, f"{value:g} is {small} in {dtype}")
         return self.program.scalar(value, dtype)
@@ -274,7 +273,7 @@ class Lowering:
     def _const(self, tensor: ConstantTensor, expression: ParameterRef) -> Value:
         """Return a tensor of the rule, in the dtype of dy."""
         dtype = self.signature.upstream_dtype or tensor.dtype
-        value = ops.tensor(tensor, dtype)
+        value = tensor.cast(dtype)
         if any(map(math.isinf, value.numbers)) and not any(map(math.isinf, tensor.array().flat)):
             raise self.fault(expression, f"a number of {expression.name} is infinite in {dtype}")
         return self.program.constant(value, ops.shape_of_constant(tensor.shape))
@@ -551,7 +550,7 @@ _ATTR_FIELDS: Mapping[type, str] = {bool: "b", int: "i", float: "f", bytes: "s"}
 
 
 def _attr_proto(value: AttrValue) -> AttrValueProto:
-    if isinstance(value, Constant):
+    if isinstance(value, ConstantTensor):
         return AttrValueProto(tensor=value.proto())
     if isinstance(value, tuple):
         return AttrValueProto(list=AttrValueProto.ListValue(i=value))

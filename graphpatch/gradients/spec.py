@@ -19,9 +19,9 @@ from graphpatch.differentiation.override_keys import is_registered
 from graphpatch.errors import FormulaError, RulesError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, alike, library_entry
-from graphpatch.gradients.ops import Program, Scalar, Signature, as_float
+from graphpatch.gradients.ops import Program, Scalar, Signature
 from graphpatch.gradients.program import input_values
-from graphpatch.gradients.tensors import ConstantTensor, unpacked
+from graphpatch.gradients.tensors import ConstantTensor, as_float, unpacked
 from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER
 from graphpatch.opdefs import OpDef
 

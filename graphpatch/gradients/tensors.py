@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import os
+import struct
 import tokenize
 from collections.abc import Callable, Mapping
-from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any
 
 import msgspec
 
 from graphpatch.errors import RulesError
+from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.protos import TensorProto
 
 NPY_SUFFIX = ".npy"
 LARGEST_FILE = 256 << 20  # bytes of one file: what it holds is written into each model
@@ -36,12 +39,42 @@ BROKEN = (
 Files = Callable[[str], bytes]
 
 
-class ConstantTensor(msgspec.Struct, frozen=True):
-    """Numbers of a dtype, as little-endian bytes, in a shape."""
+LARGE_CONSTANT = 256
+"""From how many bytes on a vector is written as bytes, not as a list of numbers."""
 
-    shape: tuple[int, ...]
+_ENCODINGS = {
+    "float16": ("e", "half_val"),
+    "bfloat16": ("H", "half_val"),
+    "float32": ("f", "float_val"),
+    "float64": ("d", "double_val"),
+    "int32": ("i", "int_val"),
+    "bool": ("?", "bool_val"),
+}
+"""How `struct` packs the numbers of a dtype, and the field of TensorProto that lists them."""
+
+
+class ConstantTensor(msgspec.Struct, frozen=True):
+    """Numbers of a dtype, as little-endian bytes, in a shape; one number where there are no sizes.
+
+    So two are equal where their bits are: 0 and -0 are two, NaN is one.
+    """
+
     dtype: str
     data: bytes
+    shape: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """Return the numbers as Python has them."""
+        if self.dtype == "bfloat16":
+            halves = self._unpacked()
+            words = struct.pack(f"<{len(halves)}I", *(half << 16 for half in halves))
+            return struct.unpack(f"<{len(halves)}f", words)
+        return self._unpacked()
+
+    def _unpacked(self) -> tuple[Any, ...]:
+        code, _ = _ENCODINGS[self.dtype]
+        return struct.unpack(f"<{len(self.data) // struct.calcsize(code)}{code}", self.data)
 
     def array(self) -> Any:
         """Return the numbers as a numpy array."""
@@ -50,12 +83,76 @@ class ConstantTensor(msgspec.Struct, frozen=True):
         dtype = np.dtype(self.dtype).newbyteorder("<")
         return np.frombuffer(self.data, dtype).reshape(self.shape).astype(self.dtype)
 
+    def cast(self, dtype: str) -> ConstantTensor:
+        """Return the tensor in another dtype, each number rounded to the nearest."""
+        import numpy as np
+
+        array, dtype_of_bits = self.array(), dtype
+        if dtype == "bfloat16":
+            array, dtype_of_bits = np.array([*map(_to_bfloat16, array.ravel().tolist())]), "uint16"
+        with np.errstate(over="ignore"):
+            data = array.astype(np.dtype(dtype_of_bits).newbyteorder("<")).tobytes()
+        return ConstantTensor(dtype, data, self.shape)
+
+    def proto(self) -> TensorProto:
+        """Return the TensorProto of this value."""
+        proto = TensorProto(dtype=DTYPE_NUMBERS[self.dtype])
+        proto.tensor_shape.SetInParent()
+        for size in self.shape:
+            proto.tensor_shape.dim.add(size=size)
+        if len(self.shape) > 1 or len(self.data) > LARGE_CONSTANT:
+            proto.tensor_content = self.data
+            return proto
+        is_half = self.dtype == "float16"
+        values = struct.unpack(f"<{len(self.data) // 2}H", self.data) if is_half else None
+        getattr(proto, _ENCODINGS[self.dtype][1]).extend(values or self._unpacked())
+        return proto
+
     def packed(self) -> dict[str, Any]:
         """Return the tensor as JSON holds it."""
         return {"shape": list(self.shape), self.dtype: base64.b64encode(self.data).decode()}
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
+
+
+def scalar(value: float | bool, dtype: str) -> ConstantTensor:
+    """Return the number in this dtype, rounded to the nearest; raise OverflowError beyond it."""
+    number = _to_bfloat16(value) if dtype == "bfloat16" else value
+    return ConstantTensor(dtype, struct.pack(f"<{_ENCODINGS[dtype][0]}", number))
+
+
+def vector(*values: int) -> ConstantTensor:
+    """Return a vector of int32."""
+    return ConstantTensor("int32", struct.pack(f"<{len(values)}i", *values), (len(values),))
+
+
+def as_float(value: float) -> float:
+    """Return a number as a float, an integer beyond any float as an infinity."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def survives_dtype(value: float, dtype: str) -> bool:
+    """Whether a number stays what it is in this dtype, but for rounding: not 0, not infinite."""
+    try:
+        (rounded,) = scalar(value, dtype).numbers
+    except OverflowError:
+        return False
+    return (rounded == 0) == (value == 0) and math.isinf(rounded) == math.isinf(value)
+
+
+def _to_bfloat16(value: float) -> int:
+    """Return the upper half of the float32's bits, rounded to even."""
+    if math.isnan(value):
+        return 0x7FC0
+    try:
+        (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    except OverflowError:
+        bits = 0x7F800000 if value > 0 else 0xFF800000
+    return int(bits + 0x7FFF + (bits >> 16 & 1) >> 16)
 
 
 class _Packed(msgspec.Struct):
@@ -96,7 +193,7 @@ def of_array(array: Any) -> ConstantTensor:
 
     dtype = "float32" if array.dtype in (np.float16, np.float32) else "float64"
     data = array.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
-    return ConstantTensor(array.shape, dtype, data)
+    return ConstantTensor(dtype, data, array.shape)
 
 
 def unpacked(value: Any) -> Any:
@@ -114,9 +211,9 @@ def unpacked(value: Any) -> Any:
         packed_tensor = _Packed(())
     data, sizes = packed_tensor.float32 or packed_tensor.float64 or b"", packed_tensor.shape
     dtype = "float64" if packed_tensor.float32 is None else "float32"
-    if len(value) != 2 or dtype not in value or prod(sizes) * DTYPES[dtype] != len(data):
+    if len(value) != 2 or dtype not in value or math.prod(sizes) * DTYPES[dtype] != len(data):
         raise RulesError('expected {"shape": [...], "float32": "BASE64"} that fills the shape')
-    return ConstantTensor(sizes, dtype, data)
+    return ConstantTensor(dtype, data, sizes)
 
 
 def with_tensors(document: Any, files: Files | None = None) -> Any:

@@ -49,9 +49,10 @@ from graphpatch.patches.function_carrier import (
     gradient_functions,
     is_restored,
     numbered,
+    put_op,
     stopped_output,
+    typed,
 )
-from graphpatch.patches.inline import give_on, put_op, typed
 from graphpatch.patches.reach import (
     all_in_control_flow,
     check_reached,
@@ -107,6 +108,41 @@ def refuse_in_part(node: Node, outputs: Collection[int], editor: Editor, emit: s
             f"{node}: a function carries all its outputs or none, and output {others[0]} is not "
             f"named"
         )
+
+
+def give_on(
+    node: Node,
+    outputs: Collection[int],
+    editor: Editor,
+    op: str,
+    suffix: str,
+    inputs: Callable[[Node, int], Sequence[str]],
+    key: str = "",
+    shadow: bool = False,
+    reads: Sequence[str] = (),
+) -> list[Node]:
+    """Let an op of this type give on each of these outputs of another one; return the new ops.
+
+    The other one moves to `NAME/forward`. Its name goes to the new op, or, where it has several
+    outputs, to an IdentityN that reads `NAME/SUFFIX_0`, ... `inputs` says what the new op for an
+    output reads, `shadow` and `reads` are those of `Editor.take_name`.
+    """
+    name, flat, added = node.name, known_outputs(node), list[Node]()
+    if len(flat) == 1:
+        values = typed(flat[0].dtype, key)
+        return [editor.take_name(node, op, lambda moved: inputs(moved, 0), values, shadow, reads)]
+
+    def through(moved: Node) -> list[str]:
+        texts = [moved.tensor(output) for output in range(len(flat))]
+        for n in outputs:
+            new = (f"{name}/{suffix}_{n}", op, inputs(moved, n), typed(flat[n].dtype, key))
+            added.append(editor.add(*new, moved))
+            texts[n] = added[-1].tensor(0)
+        return texts
+
+    values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
+    editor.take_name(node, "IdentityN", through, values, shadow, reads)
+    return added
 
 
 def join(
@@ -434,6 +470,11 @@ def _with_named_tensors(
 def named_tensors(gradient: Gradient) -> tuple[str, ...]:
     """Return the tensors that a gradient reads by name."""
     return gradient.formula.tensors if isinstance(gradient, InlineFormula) else ()
+
+
+def reads_op_alone(gradient: Gradient) -> bool:
+    """Return whether ops of one form have one gradient: it is not traced, and reads no others."""
+    return not (isinstance(gradient, PythonGradient) or named_tensors(gradient))
 
 
 def named_inputs(gradient: Gradient, target: Target, editor: Editor) -> tuple[tuple[str, str], ...]:

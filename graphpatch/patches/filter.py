@@ -1,30 +1,35 @@
-"""`filter_gradient` and `stop_gradient`: what flows back through a tensor is changed."""
+"""`filter_gradient` and `stop_gradient`: what flows back through a tensor is changed.
+
+An op is put in line with what a target gives or reads. `at` says where: "outputs", "inputs", or one
+of them, as "output:0".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphpatch import names
+from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
+from graphpatch.differentiation.flow import carries, why_not
 from graphpatch.errors import PatchError
 from graphpatch.gradients.ops import Signature
 from graphpatch.gradients.program import joined_shapes
-from graphpatch.gradients.spec import (
-    DefaultGradient,
-    Gradient,
-    LibraryGradient,
-    PythonGradient,
-    gives_dy,
-)
+from graphpatch.gradients.spec import DefaultGradient, Gradient, LibraryGradient, gives_dy
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
+from graphpatch.graph.walk import uses
+from graphpatch.opdefs import FlatArg
 from graphpatch.patches import Patch
 from graphpatch.patches.backward_as import noise_notes
-from graphpatch.patches.carrier import carry, check_named, named_tensors
+from graphpatch.patches.carrier import carry, check_named, give_on, named_tensors, reads_op_alone
 from graphpatch.patches.fit import JoinedShapes, may_contradict, refuse_contradicted
-from graphpatch.patches.inline import OUTPUTS, parsed, put_at, tensors_at, why_idle
-from graphpatch.patches.reach import differentiated_as_whole, in_control_flow
-from graphpatch.patches.target import Target
+from graphpatch.patches.function_carrier import typed
+from graphpatch.patches.reach import check_reached, differentiated_as_whole, in_control_flow
+from graphpatch.patches.target import Target, is_source
+
+OUTPUTS = "outputs"
 
 
 class SidePatch(Patch):
@@ -73,8 +78,7 @@ class FilterGradient(SidePatch):
     @property
     def looks_at_op_alone(self) -> bool:
         """True at outputs, but for a gradient in Python, and one that reads other tensors."""
-        alone = not (isinstance(self.gradient, PythonGradient) or named_tensors(self.gradient))
-        return self.is_at_outputs and alone
+        return self.is_at_outputs and reads_op_alone(self.gradient)
 
     def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
@@ -131,3 +135,139 @@ class StopGradient(SidePatch):
         target.refuse_open()
         if put_at(target, editor, "StopGradient", "stop", self.at):
             editor.used("construction")
+
+
+def parsed(at: str) -> tuple[str, int | None]:
+    """Return the side that `at` names, "output" or "input", and the one place on it."""
+    side, _, place = at.partition(":")
+    return side.removesuffix("s"), int(place) if place else None
+
+
+def tensors_at(target: Target, at: str) -> dict[int, FlatArg]:
+    """Return the tensors at that place of a target, by number."""
+    side, place = parsed(at)
+    flat = target.outputs if side == "output" else target.inputs
+    return {n: arg for n, arg in enumerate(flat) if place in (None, n)}
+
+
+def why_idle(target: Target, at: str) -> str:
+    """Return why no gradient can flow there, so that a patch means nothing; nothing where one may.
+
+    Raises PatchError where there is no such output or input, or we cannot tell: a reference to a
+    variable, a dtype that the NodeDef does not name.
+    """
+    tensors, (side, place) = tensors_at(target, at), parsed(at)
+    if place is not None and not tensors:
+        count = len(target.outputs if side == "output" else target.inputs)
+        raise PatchError(f"{target} has no {side} {place}; it has {count}, counted from 0")
+    if any(map(carries, tensors.values())):
+        return ""
+    for arg in tensors.values():
+        if arg.is_ref or arg.dtype is None:
+            raise PatchError(f"{target}: {side} {arg.name} {why_not(arg)}")
+    reasons = dict.fromkeys(f"{arg.name} {why_not(arg)}" for arg in tensors.values())
+    return f"{target}: {'; '.join(reasons)}" if reasons else f"{target} has no {side}s"
+
+
+def put_at(target: Target, editor: Editor, op: str, suffix: str, at: str) -> list[Node]:
+    """Put ops that give on, bit for bit, the tensor that they read on a side; return them.
+
+    Where nothing flows back there, there is nothing to do, and the report says so.
+    """
+    if reason := why_idle(target, at):
+        editor.skipped(reason)
+        return []
+    check_reached(target.last, editor)
+    flowing = {n: arg for n, arg in tensors_at(target, at).items() if carries(arg)}
+    if parsed(at)[0] == "input":
+        return [_before(target, n, arg, editor, op, suffix) for n, arg in flowing.items()]
+    return _behind(target.last, flowing, editor, op, suffix)
+
+
+def _before(target: Target, place: int, arg: FlatArg, editor: Editor, op: str, suffix: str) -> Node:
+    """Put an op before a tensor that a target reads.
+
+    One that a match reads in several places comes through one op, so that what flows back from all
+    of them passes it together.
+    """
+    node, slot = target.places[place]
+    text = node.inputs[slot]
+    if producer := node.body.producer(text):
+        if node.op in BRANCHES and (producer.op in FIXED or _starts_loop(producer)):
+            raise PatchError(f"{node} must stay next to {producer}, which its loop needs")
+        _refuse_between(producer, node)
+    name = f"{target.last.name}/{suffix}_{place}"
+    added = editor.add(name, op, [text], typed(arg.dtype), node, before=True)
+    editor.set_input(node, slot, added.tensor(0))
+    for reader in target.nodes if target.is_match else ():
+        for at_slot, read in enumerate(reader.data_inputs):
+            if names.parse(read) == names.parse(text) and not (reader == node and at_slot == slot):
+                editor.set_input(reader, at_slot, added.tensor(0))
+    return added
+
+
+def _behind(
+    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, op: str, suffix: str
+) -> list[Node]:
+    """Put ops behind these outputs of an op.
+
+    The op moves to `NAME/forward` and the new one takes its name, so that whoever goes by the name
+    reads through it. An op whose value comes from outside (a placeholder, a constant) keeps its
+    name, and its readers are sent to `NAME/SUFFIX`: the gradient at NAME is what came through. So
+    does a switch, as its tensors cannot be fetched, and nobody holds on to their names.
+    """
+    if node.op in FIXED:
+        raise PatchError(
+            f"{node} must stay next to its loop's Merge or Switch: patch what it reads"
+        )
+    if _starts_loop(node):
+        raise PatchError(
+            f"{node} must stay next to the ops that its loop begins with: patch what it reads, "
+            f"or what reads the loop's Switch"
+        )
+    flat = node.outputs or []
+    if is_source(node):
+        return _reroute(node, flowing, editor, op, suffix)
+    if node.op in ALL_SWITCHES:
+        read = {output: arg for output, arg in flowing.items() if uses(node, output)}
+        for output in read:
+            for reader, _ in uses(node, output):
+                _refuse_between(node, reader)
+        return _reroute(node, read, editor, op, suffix)
+    if any(arg.dtype is None or arg.is_ref for arg in flat):
+        reasons = dict.fromkeys(f"{arg.name} {why_not(arg)}" for arg in flat if not carries(arg))
+        raise PatchError(f"{node}: its outputs cannot be passed on: {'; '.join(reasons)}")
+    return give_on(node, flowing, editor, op, suffix, lambda moved, n: [moved.tensor(n)])
+
+
+def _reroute(
+    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, op: str, suffix: str
+) -> list[Node]:
+    """Send the readers of each output through an op of its own; the op keeps its name."""
+    added = []
+    is_alone = len(node.outputs or ()) == 1
+    for output, arg in flowing.items():
+        name = f"{node.name}/{suffix}" + ("" if is_alone else f"_{output}")
+        new = editor.add(name, op, [node.tensor(output)], typed(arg.dtype), node)
+        if not editor.reroute(node, output, new.tensor(0), keep=new.index):
+            raise PatchError(f"nothing reads output {output} of {node}: nothing flows back to it")
+        added.append(new)
+    return added
+
+
+def _starts_loop(node: Node) -> bool:
+    """Return whether an op is the Merge of a loop, or an Enter that such a Merge reads."""
+    body = node.body
+    if node.op in ENTERS:
+        readers = [Node(body, index) for index, _ in body.readers.get(node.name, ())]
+        return any(reader.op in MERGES and _starts_loop(reader) for reader in readers)
+    producers = [body.producer(text) for text in node.data_inputs if node.op in MERGES]
+    return any(producer is not None and producer.op in FIXED for producer in producers)
+
+
+def _refuse_between(producer: Node, reader: Node) -> None:
+    if producer.op in ALL_SWITCHES and reader.op in EXITS:
+        raise PatchError(
+            f"{reader} must stay next to {producer}, where TensorFlow looks for the gradient of "
+            f"their loop; patch the outputs of {reader.name!r}"
+        )

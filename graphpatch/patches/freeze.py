@@ -21,7 +21,7 @@ from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import first_producers
 from graphpatch.patches import Patch
 from graphpatch.patches.filter import StopGradient
-from graphpatch.patches.inline import typed
+from graphpatch.patches.function_carrier import typed
 from graphpatch.patches.target import Target, known_outputs
 from graphpatch.table import short
 

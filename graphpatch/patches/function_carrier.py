@@ -43,7 +43,6 @@ from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
-from graphpatch.patches.inline import put_op, typed
 from graphpatch.patches.reach import differentiated_as_whole, place_of
 from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs
 from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
@@ -81,6 +80,19 @@ def is_restored(node: Node, editor: Editor) -> bool:
 def numbered(number: int) -> str:
     """Return what stands behind a name: nothing for the first of several."""
     return f"_{number}" if number else ""
+
+
+def typed(dtype: str | None, key: str = "") -> dict[str, AttrValue]:
+    """Return the attrs of an op that has its dtype as attr T, and its gradient under a key."""
+    values = {"T": attrs.dtype(dtype or "")}
+    return {**values, attrs.OVERRIDE: attrs.text(key)} if key else values
+
+
+def put_op(
+    editor: Editor, name: str, op: str, inputs: Sequence[str], dtype: str | None, beside: Node
+) -> str:
+    """Add an op that has its dtype as attr T; return its tensor."""
+    return editor.add(name, op, inputs, typed(dtype), beside).tensor(0)
 
 
 # The functions of a gradient, put into the library where they are not there yet.

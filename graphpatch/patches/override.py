@@ -15,14 +15,13 @@ from graphpatch.gradients.spec import (
     Computed,
     Gradient,
     LibraryGradient,
-    PythonGradient,
     RegisteredKey,
     gives_dy,
 )
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.patches import Patch
-from graphpatch.patches.carrier import carry, named_tensors
+from graphpatch.patches.carrier import carry, named_tensors, reads_op_alone
 from graphpatch.patches.fit import (
     JoinedShapes,
     check_on_match,
@@ -52,7 +51,7 @@ class OverrideGradient(Patch):
     @property
     def looks_at_op_alone(self) -> bool:
         """True but for a gradient in Python, traced for each op, and one that reads others."""
-        return not (isinstance(self.gradient, PythonGradient) or named_tensors(self.gradient))
+        return reads_op_alone(self.gradient)
 
     def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where the gradient of none of these is ever asked for, or is not one."""

@@ -31,8 +31,7 @@ from graphpatch.patches.carrier import (
     put_beside,
 )
 from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
-from graphpatch.patches.function_carrier import numbered
-from graphpatch.patches.inline import put_op
+from graphpatch.patches.function_carrier import numbered, put_op
 from graphpatch.patches.reach import (
     UNKNOWN_TO_FUNCTIONS,
     check_together,

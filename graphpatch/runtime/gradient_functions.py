@@ -21,7 +21,7 @@ from graphpatch.gradients.attach import GradientFunction as TracedGradient
 from graphpatch.gradients.attach import OpDtypes
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.interpreter import run
-from graphpatch.gradients.ops import Constant, Signature, op_def
+from graphpatch.gradients.ops import Signature, op_def
 from graphpatch.gradients.program import formula_ops, function_def, gradient_ops
 from graphpatch.gradients.spec import (
     KEY_PREFIX,
@@ -177,7 +177,7 @@ def tensorflow_output(op_type: str, inputs: list[Any], attrs: dict[str, Any]) ->
     import tensorflow as tf
 
     if op_type == "Const":
-        value: Constant = attrs["value"]
+        value = attrs["value"]
         return tf.constant(
             list(value.numbers) if value.shape else value.numbers[0], value.dtype, value.shape
         )

@@ -54,10 +54,9 @@ from graphpatch.graph.wire import enclosed, encoded, piece_bytes
 from graphpatch.opdefs import HANDLES
 from graphpatch.patches import KINDS, Patch
 from graphpatch.patches.carrier import check_named, named_tensors, refuse_key
-from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient
+from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient, parsed, why_idle
 from graphpatch.patches.fit import check_once, naming
 from graphpatch.patches.freeze import Freeze, Updates, variable_read
-from graphpatch.patches.inline import parsed, why_idle
 from graphpatch.patches.override import OverrideGradient, never_fires
 from graphpatch.patches.reach import all_in_control_flow, shadow_behind
 from graphpatch.patches.surrogate import StraightThrough, SurrogateGradient

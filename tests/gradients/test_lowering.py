@@ -13,8 +13,9 @@ import graphpatch
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.attach import GradientFunction, attached
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.ops import FLOATS, Signature, scalar, survives_dtype
+from graphpatch.gradients.ops import FLOATS, Signature
 from graphpatch.gradients.program import gradient_function
+from graphpatch.gradients.tensors import scalar, survives_dtype
 from graphpatch.protos import FunctionDef
 from tests import graphs
 from tests.patches.one_op import net

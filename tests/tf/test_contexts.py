@@ -13,7 +13,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import PatchError
-from graphpatch.patches.inline import why_idle
+from graphpatch.patches.filter import why_idle
 from graphpatch.patches.target import Target
 from tests.draws import quick
 from tests.tf import consumer, loop_graphs

@@ -9,9 +9,9 @@ import msgspec
 
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.formula import Formula, FormulaText
-from graphpatch.gradients.ops import Scalar, as_float
+from graphpatch.gradients.ops import Scalar
 from graphpatch.gradients.program import condition_holds
-from graphpatch.gradients.tensors import ConstantTensor, unpacked
+from graphpatch.gradients.tensors import ConstantTensor, as_float, unpacked
 
 ANCONA = "Ancona et al., Towards better understanding of gradient-based attribution methods, 2018"
 DEEPLIFT = (
