@@ -20,7 +20,7 @@ from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, leaves_out_none, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.patches.reach import (
-    all_in_control_flow,
+    bodies,
     named_now,
     refuse_hidden,
     refuse_shadowed,
@@ -212,7 +212,7 @@ def _edit_alike(rule: Rule, targets: Sequence[Target], editor: Editor) -> Sequen
     is_alike = patch.looks_at_op_alone and len(targets) >= FEWEST_ALIKE
     if not is_alike or MARK.search(f"{rule.author.rule}{patch!r}".encode()):
         return targets  # or what the rule writes could be taken for a stand-in
-    inside = all_in_control_flow(body, editor)
+    inside = bodies(editor).in_control_flow(body)
     nodes = [target.last for target in targets]
     alike = [node for node in nodes if node.body is body and node.index not in inside]
     unlike = edit_all(alike, lambda node, own: patch.rewrite(Target.of(node), own), editor)

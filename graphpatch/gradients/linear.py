@@ -95,14 +95,6 @@ def construction(
     return replace(node_defs([result], {}, in_function), varying=_varying(result))
 
 
-def tensors_read(inputs: int) -> dict[str, int | None]:
-    """Return what the nodes may read: which input of the op, or None for its output."""
-    places: dict[str, int | None] = {DY: None, Y: None}
-    for place in range(inputs):
-        places[f"x{place}"] = places[f"{LIVE}x{place}"] = place
-    return places
-
-
 def _known_products(
     program: Program, signature: Signature, op_type: str
 ) -> dict[int | str, BroadcastShape]:

@@ -47,7 +47,6 @@ from graphpatch.gradients.ops import (
     NOT_SERVED,
     SCALAR,
     AttrValue,
-    BroadcastShape,
     Operand,
     Program,
     Scalar,
@@ -125,19 +124,10 @@ def formula_ops(formula: Formula, signature: Signature, dtype: str) -> Value:
 def input_values(
     program: Program, formula: Formula, signature: Signature
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the inputs that have a gradient, with the values of their formulas."""
-    for (name, dtype), text, expression in chosen_formulas(formula, signature):
-        lowering = Lowering(program, signature, formula, text, int(name[1:]))
-        yield name, lowering.number(expression, dtype)
+    """Yield the inputs that have a gradient, with the values of their formulas.
 
-
-def chosen_formulas(
-    formula: Formula, signature: Signature
-) -> list[tuple[tuple[str, str], str, Expression]]:
-    """Return the inputs that have a gradient, by name and dtype, with their formulas.
-
-    Raises FormulaError where the list has more or fewer entries than the op has inputs, or where
-    one is for an input that carries no gradient.
+    Raises FormulaError, before the first, where the list has more or fewer entries than the op has
+    inputs, or where one is for an input that carries no gradient.
     """
     count, texts = len(signature.inputs), formula.texts
     if not formula.alike and len(texts) != count:
@@ -156,10 +146,12 @@ def chosen_formulas(
         if dtype not in FLOATS:
             message = f"{name} is {dtype}, and carries no gradient: write null for it"
             raise formula_error(text, 1, message)
-        chosen.append(((name, dtype), text, expression))
+        chosen.append((name, dtype, text, expression))
     if formula.alike and not chosen:
         raise FormulaError("no input of the op carries a gradient")
-    return chosen
+    for name, dtype, text, expression in chosen:
+        lowering = Lowering(program, signature, formula, text, int(name[1:]))
+        yield name, lowering.number(expression, dtype)
 
 
 def _fitted(value: Value, like: Value) -> Value:
@@ -480,36 +472,12 @@ def condition_holds(condition: str, values: Mapping[str, Scalar]) -> bool:
 class FormulaNodes(msgspec.Struct, frozen=True):
     """Nodes in the order they are computed, and how the results asked for are spelled.
 
-    `shapes` is what is known of the shapes of the results. A factor of dy can be differentiated
-    with respect to the tensors that `varying` names.
+    A factor of dy can be differentiated with respect to the tensors that `varying` names.
     """
 
     nodes: tuple[NodeDef, ...]
     results: tuple[str, ...]
-    shapes: tuple[BroadcastShape, ...]
     varying: frozenset[str] = frozenset()
-
-
-def formula_nodes(
-    formula: Formula,
-    inputs: Sequence[tuple[str, str]],
-    dtype: str,
-    prefix: str,
-    in_function: bool = False,
-    attrs: Mapping[str, object] | None = None,
-) -> FormulaNodes:
-    """Return the nodes of one formula of inputs alone, such as the g(x) of a surrogate; one result.
-
-    `inputs` are the pairs (tensor, dtype) that x0, x1, ... stand for; `dtype` is that of the
-    result. Nodes are called `prefix/OpType`; with `in_function`, tensors are spelled as in the body
-    of a function. TensorFlow differentiates these ops as it does any: through `round`, `floor`,
-    `sign` and conditions nothing flows. Raises FormulaError where the formula reads y or dy, or
-    does not suit the inputs.
-    """
-    op = Signature.of([kind for _, kind in inputs], [dtype], attrs)
-    value = formula_ops(formula, op, dtype)
-    tensors = {f"x{place}": tensor for place, (tensor, _) in enumerate(inputs)}
-    return node_defs([value], tensors, in_function, f"{prefix}/")
 
 
 def node_defs(
@@ -542,8 +510,7 @@ def node_defs(
         for attr, value in step.attrs:
             node.attr[attr].CopyFrom(_attr_proto(value))
         nodes.append(node)
-    shapes = tuple(value.shape for value in results)
-    return FormulaNodes(tuple(nodes), tuple(map(spelled, results)), shapes)
+    return FormulaNodes(tuple(nodes), tuple(map(spelled, results)))
 
 
 _ATTR_FIELDS: Mapping[type, str] = {bool: "b", int: "i", float: "f", bytes: "s"}

@@ -21,7 +21,7 @@ from graphpatch.differentiation.flow import carries
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import PatchError, did_you_mean
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.linear import Y, construction, tensors_read
+from graphpatch.gradients.linear import DY, LIVE, Y, construction
 from graphpatch.gradients.op_gradients import NO_SECOND
 from graphpatch.gradients.ops import Signature
 from graphpatch.gradients.program import FormulaNodes, gradient_ops, joined_shapes
@@ -54,12 +54,11 @@ from graphpatch.patches.function_carrier import (
     typed,
 )
 from graphpatch.patches.reach import (
-    all_in_control_flow,
+    bodies,
     check_reached,
     comes_from_constant,
     differentiated_as_whole,
     in_control_flow,
-    place_of,
     refuse_boundary,
     shadow_behind,
 )
@@ -247,8 +246,9 @@ def constructed(
     shadow_behind(target, editor)
 
     def backward(moved: Node, _: int, stop: str, name: str) -> str:
-        leaves = tensors_read(len(reads))
-        tensors = {leaf: stop if n is None else reads[n] for leaf, n in leaves.items()}
+        tensors = {DY: stop, Y: stop}
+        for place, text in enumerate(reads):
+            tensors[f"x{place}"] = tensors[f"{LIVE}x{place}"] = text
         tensor = put_beside(formula, moved, tensors, editor, scope=f"{name}/backward/")
         is_fixed = Y not in formula.varying and len(reads) > 1
         varying = (moved.body.producer(tensors[name]) for name in formula.varying)
@@ -412,7 +412,7 @@ def set_key(gradient: Computed | RegisteredKey, node: Node, editor: Editor, emit
 
     Raises PatchError in a body where TensorFlow ignores the attr without a word.
     """
-    caller = place_of(node, editor).ignoring
+    caller = bodies(editor).place_of(node).ignoring
     key, is_built_in = gradient.key, False
     if isinstance(gradient, RegisteredKey):
         is_built_in = gradient.built_in
@@ -524,7 +524,7 @@ def _checked(name: str, target: Target, editor: Editor) -> tuple[str, str, bool]
                 f"and as y what the op gives"
             )
     producer = body.producer(str(tensor))
-    if producer is not None and all_in_control_flow(body, editor):
+    if producer is not None and bodies(editor).in_control_flow(body):
         flow = editor.cached(("contexts", body.label), lambda: control_flow(body))
         if flow.given(producer.index, str(tensor)) is not flow.context(node.index):
             raise PatchError(

@@ -43,7 +43,7 @@ from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
-from graphpatch.patches.reach import differentiated_as_whole, place_of
+from graphpatch.patches.reach import bodies, differentiated_as_whole
 from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs
 from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
 
@@ -214,7 +214,7 @@ def _argument(
     dtype = DTYPE_NAMES[arg.type]
     if place in functions.stopped:
         return put_op(editor, f"{moved.name}/stop_{place}", "StopGradient", [text], dtype, moved)
-    if place_of(moved, editor).ignoring is not None:
+    if bodies(editor).place_of(moved).ignoring is not None:
         return text
     guard = editor.cached(
         ("guard", dtype),
@@ -281,7 +281,7 @@ def _keep_function(call: Node, gradient: str, upstream: Sequence[str], editor: E
     too, the unread call must read nothing of it: SymbolicGradient of 1.15 would wait for what flows
     back through the call, and silently give no gradient. It reads tensors of no known shape.
     """
-    place, body = place_of(call, editor), call.body
+    place, body = bodies(editor).place_of(call), call.body
     if not place.op_by_op:
         return
 

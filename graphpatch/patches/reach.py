@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.control_flow.op_types import BOUNDARIES, ENTERS
-from graphpatch.differentiation.bodies import Bodies, BodyPlace
+from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import PatchError
@@ -25,9 +25,9 @@ UNKNOWN_TO_FUNCTIONS = frozenset(
 MAIN_ONLY = '"body": "main" leaves functions out'
 
 
-def place_of(node: Node, editor: Editor) -> BodyPlace:
-    """Return the place of an op: how TensorFlow comes to the body that it is in."""
-    return unreached(editor).place_of(node)
+def bodies(editor: Editor) -> Bodies:
+    """Return how TensorFlow comes to each body, and those that no gradient reaches."""
+    return editor.cached("bodies", lambda: Bodies(editor.graph))
 
 
 def differentiated_as_whole(node: Node, editor: Editor) -> bool:
@@ -37,24 +37,15 @@ def differentiated_as_whole(node: Node, editor: Editor) -> bool:
     stops gradients, and the op's own gradient is used. So calls must be kept from being inlined. An
     exported graph is differentiated on a tape alone.
     """
-    return place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
-
-
-def unreached(editor: Editor) -> Bodies:
-    """Return the bodies, with those that no gradient reaches."""
-    return editor.cached("unreached", lambda: Bodies(editor.graph))
+    ignoring = bodies(editor).place_of(node).ignoring
+    return ignoring is not None and not editor.graph.around.is_exported
 
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
     """Return whether an op lies in a v1 loop or branch."""
     if isinstance(node.body, OneOp):
         return False  # ops in loops and branches have no form
-    return node.index in all_in_control_flow(node.body, editor)
-
-
-def all_in_control_flow(body: Body, editor: Editor) -> frozenset[int]:
-    """Return the ops of a body that lie in v1 loops and branches."""
-    return unreached(editor).in_control_flow(body)
+    return node.index in bodies(editor).in_control_flow(node.body)
 
 
 def check_reached(node: Node, editor: Editor) -> None:
@@ -65,13 +56,13 @@ def check_reached(node: Node, editor: Editor) -> None:
     around, label = editor.graph.around, node.body.label
     if not around.is_object_based:
         editor.cached("functions without gradients", lambda: _note_functions(editor))
-    elif call := unreached(editor).called_as_ops.get(label):
+    elif call := bodies(editor).called_as_ops.get(label):
         raise PatchError(
             f"{node}: {call} calls the function as an op of its own, and a tape, after "
             f"tf.saved_model.load, does not look into it; inline the function into the main graph "
             f"first; {MAIN_ONLY}"
         )
-    reason = unreached(editor).why_unreached(node)
+    reason = bodies(editor).why_unreached(node)
     if not reason or around.is_exported:
         return
     if not around.is_object_based:
@@ -91,10 +82,10 @@ def _note_functions(editor: Editor) -> None:
         node = Node(body, body.by_type[op_type][0])
         if differentiated_as_whole(node, editor):
             editor.note(
-                f"{place_of(node, editor).ignoring} calls function {body.label}, which a Session "
-                f"differentiates as a whole, and TensorFlow has no gradient of {op_type} there "
-                f"({node.name}): a gradient that comes through this call fails with NotFoundError, "
-                f"in the original too where it is not found to be zero before"
+                f"{bodies(editor).place_of(node).ignoring} calls function {body.label}, which a "
+                f"Session differentiates as a whole, and TensorFlow has no gradient of {op_type} "
+                f"there ({node.name}): a gradient that comes through this call fails with "
+                f"NotFoundError, in the original too where it is not found to be zero before"
             )
 
 

@@ -14,7 +14,8 @@ import msgspec
 from graphpatch.differentiation.flow import carries, why_not
 from graphpatch.errors import PatchError, RulesError
 from graphpatch.gradients.formula import Call, Expression, Formula, Variable
-from graphpatch.gradients.program import FormulaNodes, formula_nodes
+from graphpatch.gradients.ops import Signature, Value
+from graphpatch.gradients.program import formula_ops, node_defs
 from graphpatch.gradients.spec import InlineFormula, RegisteredKey
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
@@ -34,9 +35,9 @@ from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
 from graphpatch.patches.function_carrier import numbered, put_op
 from graphpatch.patches.reach import (
     UNKNOWN_TO_FUNCTIONS,
+    bodies,
     check_together,
     in_control_flow,
-    place_of,
 )
 from graphpatch.patches.target import Target, dtypes_of, keeps_shape, signature
 
@@ -95,12 +96,12 @@ class SurrogateGradient(Patch):
         """Raise PatchError where the formula cannot have the shape of a target's output."""
 
         def joined(target: Target) -> JoinedShapes:
-            return {"y0": self.check_target(target).shapes[0].least}
+            return {"y0": self.check_target(target).shape.least}
 
         refuse_contradicted(targets, self.formula, joined, may_sum=False)
 
-    def check_target(self, target: Target) -> FormulaNodes:
-        """Return the ops of the formula of what a target reads, or raise PatchError."""
+    def check_target(self, target: Target) -> Value:
+        """Return the formula of what a target reads, as ops, or raise PatchError."""
         node = target.last
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
@@ -112,12 +113,10 @@ class SurrogateGradient(Patch):
         if missing:
             raise PatchError(f"{target} has no {missing[0]}; {target.reading()}")
         formula = self.formula.with_named_inputs(len(dtypes))
-        own = list(zip(target.reads, dtypes, strict=False))
-        inputs = [*own, *target.more]
-        name, values = f"{node.name}/surrogate", signature(node).attrs
-        in_function, dtype = not node.body.is_main, output.dtype or ""
+        inputs, dtype = [*dtypes, *(dtype for _, dtype in target.more)], output.dtype or ""
         with naming(target):
-            return formula_nodes(formula, inputs, dtype, name, in_function, values)
+            op = Signature.of(inputs, [dtype], signature(node).attrs)
+            return formula_ops(formula, op, dtype)
 
     def rewrite(self, target: Target, editor: Editor) -> None:
         """Let a target count as the formula of what it reads."""
@@ -129,7 +128,10 @@ class SurrogateGradient(Patch):
         for number, (text, dtype) in enumerate(named):
             name = f"{node.name}/surrogate/stop{numbered(number)}"
             more.append((put_op(editor, name, "StopGradient", [text], dtype, node), dtype))
-        formula = self.check_target(msgspec.structs.replace(target, more=tuple(more)))
+        reading = msgspec.structs.replace(target, more=tuple(more))
+        value = self.check_target(reading)
+        tensors = {f"x{n}": text for n, text in enumerate(reading.reads)}
+        formula = node_defs([value], tensors, not node.body.is_main, f"{node.name}/surrogate/")
         check_together(target, editor)
         is_carried = by_function(node, editor, self.emit)
         unknown = sorted({added.op for added in formula.nodes} & UNKNOWN_TO_FUNCTIONS)
@@ -141,11 +143,10 @@ class SurrogateGradient(Patch):
                 f'("body": "main" leaves functions out)'
             )
         # Whether the formula has the shape of the op's output, in every run.
-        op, exact = node.opdef, formula.shapes[0].exactly
+        op, exact = node.opdef, value.shape.exactly
         kept = frozenset(f"x{place}" for place in (op.keeps_shape if op is not None else ()))
-        is_known = len(target.nodes) == 1 and bool(op and exact and exact <= kept)
-        if op is not None and op.broadcasts:
-            is_known = is_known and exact == kept
+        is_same = exact == kept if op is not None and op.broadcasts else exact and exact <= kept
+        is_known = len(target.nodes) == 1 and bool(exact and is_same)
         # What stands before the op may be another tensor, where a function carries it.
         if is_carried and not named:
             noted = target.reads
@@ -218,7 +219,7 @@ class StraightThrough(Patch):
         target.refuse_open()
         self.check_target(target)
         node, place = target.last, self.place_in(target)
-        if not target.is_match and place_of(node, editor).ignoring is not None:
+        if not target.is_match and bodies(editor).place_of(node).ignoring is not None:
             formula = Formula.parse(self.formulas(target))
             carry(InlineFormula(formula), target, editor, "function")
             return

@@ -58,7 +58,7 @@ from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient, p
 from graphpatch.patches.fit import check_once, naming
 from graphpatch.patches.freeze import Freeze, Updates, variable_read
 from graphpatch.patches.override import OverrideGradient, never_fires
-from graphpatch.patches.reach import all_in_control_flow, shadow_behind
+from graphpatch.patches.reach import bodies, shadow_behind
 from graphpatch.patches.surrogate import StraightThrough, SurrogateGradient
 from graphpatch.patches.target import Target, is_source, known_inputs, known_outputs
 from graphpatch.protos import NodeDef
@@ -254,7 +254,7 @@ def _passing(patch: Any, target: Target, editor: Editor) -> tuple[int, Formula]:
         gradient_ops(formula, target.signature)
     if formula.reads_op or formula.attrs or formula.tensors or formula.variables & {"y", "y0"}:
         raise NoKeyError(f"{target} has no key: the formula reads more than x0, x1, ... and dy")
-    if all_in_control_flow(node.body, editor) & {op.index for op in target.nodes}:
+    if bodies(editor).in_control_flow(node.body) & {op.index for op in target.nodes}:
         raise NoKeyError(f"{target} has no key: it is in a v1 loop or branch")
     if any(arg.dtype in HANDLES for arg in target.args):
         raise NoKeyError(f"{target} has no key: it reads the handle of a variable")

@@ -14,7 +14,8 @@ from graphpatch.errors import PatchError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import FUNCTIONS, Function
-from graphpatch.gradients.program import formula_nodes
+from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.program import formula_ops, node_defs
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
 from graphpatch.names import op_of
 from graphpatch.patches.surrogate import gradient_flows
@@ -60,7 +61,8 @@ WITH_MORE = (
 )
 def test_nothing_flows_where_the_table_of_gradients_says_so(one: Function, place: int) -> None:
     formula = Formula.parse(spelled(one, place))
-    made = formula_nodes(formula, [("x", "float32")], "float32", "f")
+    value = formula_ops(formula, Signature.of(["float32"], ["float32"]), "float32")
+    made = node_defs([value], {"x0": "x"}, in_function=False)
     body = graphs.graph_of(node("x", "Placeholder"), *made.nodes).main
     todo, seen = [body.node(op_of(made.results[0]))], set()
     while todo:
