@@ -195,11 +195,10 @@ def library_gradient(
     function: str, x: Any, name: str, parameters: Mapping[str, Any], complex_too: bool = False
 ) -> Any:
     """Return the filter of the library, with parameters that are numbers or tensors."""
-    numbers = {key: number_in(value) for key, value in parameters.items()}
-    formula = LIBRARY[name].partly(
-        {k: number for k, number in numbers.items() if number is not None}
-    )
-    tensors = {key: value for key, value in parameters.items() if numbers[key] is None}
+    scalars = ((key, number_in(value)) for key, value in parameters.items())
+    numbers = {key: number for key, number in scalars if number is not None}
+    formula = LIBRARY[name].partly(numbers)
+    tensors = {key: value for key, value in parameters.items() if key not in numbers}
     return _filtered(function, x, formula, tensors, name in _ADDITIVE, complex_too)
 
 

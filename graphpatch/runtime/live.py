@@ -360,13 +360,10 @@ class LiveRules:
             if place[0].is_main:
                 self.signed[live] = Node(*place).name, len(self.applied)
 
-    def add(self, rules: Iterable[AppliedRule]) -> None:
-        """Number further rules."""
+    def number(self, graph: ModelGraph, more: Iterable[AppliedRule]) -> None:
+        """Let a graph that was taken from the live one know its rules, and more, by numbers."""
         known = {rule.author for rule in self.applied}
-        self.applied += [rule for rule in rules if rule.author not in known]
-
-    def number(self, graph: ModelGraph) -> None:
-        """Let a graph that was taken from the live one know the rules by their numbers."""
+        self.applied += [rule for rule in more if rule.author not in known]
         graph.library.rules[:] = [rule.author for rule in self.applied]
 
     def sign(self, live: Any, name: str) -> None:

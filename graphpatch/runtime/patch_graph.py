@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from graphpatch.application import Result, RulesLike, apply, reported_rules, rules_of
 from graphpatch.control_flow.stored import CONTEXTS
+from graphpatch.differentiation.bodies import callers
 from graphpatch.differentiation.override_keys import CUSTOM
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.load import instead_of
 from graphpatch.graph import attrs
 from graphpatch.graph.check import BUILT
-from graphpatch.graph.functions import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
+from graphpatch.graph.walk import reached
 from graphpatch.rules import Rule
 from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import bare_meta, imported, model_of
@@ -321,12 +322,11 @@ def _carry_python(patched: PatchedGraph, graph: Graph) -> list[str]:
         new._py_funcs_used_in_graph = list(old._py_funcs_used_in_graph)
     # Python holds the gradient of a call; where a rule is inside, the function in the library says
     # what it is.
-    edited = {name for name, body in graph.functions.items() if body.edited}
-    called = {
-        name: {function for _, function in calls(body)} for name, body in graph.functions.items()
-    }
-    while more := {name for name, those in called.items() if those & edited} - edited:
-        edited |= more
+    calls_of = callers(graph.functions.values())
+    edited = reached(
+        (name for name, body in graph.functions.items() if body.edited),
+        lambda name: (call.body.label for call in calls_of.get(name, ())),
+    )
     for op in old.get_operations():
         if op._gradient_function is not None and op.get_attr("f").name not in edited:
             call = new.get_operation_by_name(op.name)

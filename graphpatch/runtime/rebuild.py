@@ -23,6 +23,7 @@ from graphpatch.graph.attrs import OUTPUT_SHAPES
 from graphpatch.graph.check import GRADIENT_SCOPE
 from graphpatch.graph.functions import HINTS, LOC, located
 from graphpatch.graph.node import COLOCATION
+from graphpatch.graph.walk import reached
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import import_here, refused_as
@@ -212,13 +213,7 @@ def _merge(
 def _needed_names(nodes: Iterable[Any], sections: Sequence[GradientSection]) -> set[str]:
     """Return the names of all ops but those of the old sections that nothing else reads."""
     inputs = {node.name: [names.op_of(text) for text in node.input] for node in nodes}
-    waiting = [name for name in inputs if not _is_old(name, sections)]
-    needed = set(waiting)
-    while waiting:
-        read = set(inputs[waiting.pop()]) - needed
-        needed |= read
-        waiting += read
-    return needed
+    return set(reached((n for n in inputs if not _is_old(n, sections)), inputs.__getitem__))
 
 
 def _warn_of_old(nodes: Iterable[Any], sections: Sequence[GradientSection]) -> None:
