@@ -274,18 +274,6 @@ def _type_and_name(old: Any) -> str:
     return f"{type(old).__name__} {name!r}" if isinstance(name, str) else repr(old)
 
 
-def _patched_copy(model: Model, old: Any) -> tuple[PatchedGraph, list[str]]:
-    """Return a new graph of what was taken from the graph `old` and patched, and notes on it.
-
-    Its gradients of ours are registered in this process.
-    """
-    register_gradients(model)
-    new = imported(bare_meta(model.meta_graph(model.graphs[0])))
-    new.seed = old.seed
-    patched = PatchedGraph(new, old)
-    return patched, [*_carry_collections(patched), *_carry_python(patched, model.graphs[0])]
-
-
 def _carry_collections(patched: PatchedGraph) -> list[str]:
     """Put into the new graph what stands for each item of the old one's collections.
 
@@ -406,8 +394,13 @@ def patch_graph(
                 f"graphpatch.apply takes its concrete function"
             )
         result = apply(ready, model)
-        patched, notes = _patched_copy(result.model, live)
-        notes.insert(0, f"a patched graph was made: {reason}")
+        register_gradients(result.model)
+        in_file = result.model.graphs[0]
+        new = imported(bare_meta(result.model.meta_graph(in_file)))
+        new.seed = live.seed
+        patched = PatchedGraph(new, live)
+        notes = [f"a patched graph was made: {reason}", *_carry_collections(patched)]
+        notes += _carry_python(patched, in_file)
     names = {match["op"] for rule in result.report["rules"] for match in rule["matches"]}
     stale = built_before(live, names)
     notes += [text for text in result.report["notes"] if not (stale and BUILT in text)]
