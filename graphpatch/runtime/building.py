@@ -157,6 +157,12 @@ class RuleOnNewOps:
         return self.result
 
 
+def _named(live: Any, graph: ModelGraph) -> ModelGraph:
+    """Return a graph taken from a live one, its body called as `body` in a match calls that."""
+    graph.main.label = getattr(live, "name", None) or MAIN  # the name of a function
+    return graph
+
+
 def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
     """Return what was found, as far as its ops were made in the context."""
 
@@ -236,10 +242,11 @@ class Building:
         rules = [rule for rule in self.rules if rule.is_alone and rule.is_type(op.type)]
         if not rules:
             return
-        alone = self._taken(op.graph, graph_of_op(op))
+        alone = _named(op.graph, graph_of_op(op))
         node = Node(alone.main, 0)
         for rule in rules:
             if rule.holds(alone.main)(node):
+                self._number(op.graph, alone)
                 rule.take(alone, op.graph, MatchedOps([node]))
         self._put_into(op.graph, alone, [rule.result for rule in rules])
 
@@ -250,7 +257,9 @@ class Building:
         """
         is_waited = not all(rule.is_alone for rule in self.rules)
         live_graphs = self.made if is_waited else filter(self._may_hide, self.made)
-        graphs = {live: self._taken(live, model_of(live).copy().graphs[0]) for live in live_graphs}
+        graphs = {live: _named(live, model_of(live).copy().graphs[0]) for live in live_graphs}
+        for live, graph in graphs.items():
+            self._number(live, graph)
         for rule in self.rules:
             for live, graph in graphs.items():
                 rule.take_all(graph, live, self.made[live])
@@ -260,11 +269,8 @@ class Building:
         self.made.clear()
         self.report = report_of(results, [note for result in results for note in result.notes])
 
-    def _taken(self, live: Any, graph: ModelGraph) -> ModelGraph:
-        """Return the graph that was taken from a live one, with its name and rules as there."""
-        graph.main.label = getattr(live, "name", None) or MAIN  # the name of a function
+    def _number(self, live: Any, graph: ModelGraph) -> None:
         rules_of_live(live).number(graph, [rule.rule.applied for rule in self.rules])
-        return graph
 
     def _put_into(self, live: Any, graph: ModelGraph, results: Iterable[RuleResult]) -> None:
         """Do to a live graph what rules did to the graph that was taken from it."""
