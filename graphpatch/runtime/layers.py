@@ -575,20 +575,19 @@ def _differentiated_in_a_graph(
 
         return _differentiated_in_a_graph(function, build_again, all_specs), slots
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def computed(*tensors: Any) -> Any:
+    def computed(*tensors: Any) -> list[Any]:
         # Nothing flows into the function: a tape would differentiate it at once.
-        values = tuple(forward(*map(tf.stop_gradient, tensors)))
+        values = forward(*map(tf.stop_gradient, tensors))
 
-        def by_input(*upstream: Any) -> list[Any]:
+        def by_input(op: Any, *upstream: Any) -> list[Any]:
             dys = [dense(values[place], upstream[place]) for place in places]
             function, slots = gradient()
-            dxs = dict(zip(slots, function(*tensors, *dys), strict=True))
+            dxs = dict(zip(slots, function(*op.inputs, *dys), strict=True))
             return [dxs.get(slot) for slot in range(len(tensors))]
 
-        return values, by_input
+        return with_gradient(values, tensors, by_input)
 
-    return computed  # type: ignore[no-any-return]
+    return computed
 
 
 def _without_keys(graph_def: Any) -> Any:
