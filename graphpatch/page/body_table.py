@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from graphpatch.analysis.doctor.causes import Finding
@@ -215,7 +216,9 @@ def _side(side: BodySide, count: int) -> dict[str, Any]:
     return {
         "flow": [side.flow.get(row, ABSENT) for row in range(count)],
         "arrives": [side.arrives.get(row, ABSENT) for row in range(count)],
-        "edges": [side.edges.get(row, []) for row in range(count)],
+        "edges": [
+            list(chain.from_iterable(side.edges.get(row, {}).items())) for row in range(count)
+        ],
     }
 
 

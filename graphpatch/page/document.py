@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,7 @@ from graphpatch.analysis.doctor.causes import Finding
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.survey import offered
 from graphpatch.analysis.interface import InterfaceTensor, interface
+from graphpatch.analysis.rule_words import patch_in_words
 from graphpatch.differentiation.gradient_reach import differentiate
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.errors import ModelError
@@ -27,12 +29,58 @@ from graphpatch.names import op_of
 from graphpatch.page.body_table import Tables, body_table
 from graphpatch.page.ends import ends_of, pairs
 from graphpatch.page.lines import BodySide, lines_on_path
-from graphpatch.page.rule_marks import RuleMarks
+from graphpatch.recipes import is_recipe
 from graphpatch.shown import one_line
 from graphpatch.table import short
 
 DOCUMENT_VERSION = 3
+SELECTED = "selected"
 V1_ARRAYS = "--no-control-flow-v2 shows what flows after disable_control_flow_v2()"
+
+
+@dataclass(eq=False)
+class RuleMarks:
+    """Rules by name, each as a rules file has it, and the rules at ops by graph, body and op.
+
+    `wrong` has what `apply` says of a rule that it would refuse. `is_applied`: the last model is
+    what the rules made of it.
+    """
+
+    written: dict[str, Any] = field(default_factory=dict)
+    at: dict[tuple[int, str], dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+    is_applied: bool = False
+
+    def mark(self, graph: int, body: str, op: str, rules: Sequence[str]) -> None:
+        """Mark an op with rules, behind those that it has."""
+        ops = self.at.setdefault((graph, body), {})
+        ops[op] = tuple(dict.fromkeys([*ops.get(op, ()), *rules]))
+
+    def without_idle(self) -> RuleMarks:
+        """Leave out rules of recipes that are at no op, where a rule is at any; return the rest."""
+        counts = self._counts()
+        for name in list(self.written) if counts else ():
+            if is_recipe(name) and not counts[name] and name not in self.wrong:
+                del self.written[name]
+        return self
+
+    def _counts(self) -> Counter[str]:
+        """Return at how many ops each rule is."""
+        return Counter(rule for ops in self.at.values() for at in ops.values() for rule in at)
+
+    def document(self) -> list[dict[str, Any]]:
+        """Return the rules as the page's document lists them."""
+        counts = self._counts()
+        return [
+            {
+                "name": name,
+                "words": patch_in_words(rule.get("patch")) if rule else SELECTED,
+                "rule": rule,
+                "ops": counts[name],
+                "error": self.wrong.get(name, ""),
+            }
+            for name, rule in self.written.items()
+        ]
 
 
 def built_document(
@@ -227,9 +275,12 @@ class GraphSides:
         if len(blocking) > 1:
             target = main.rows_of(main.wiring.named([pair.target]))
             steps = reached(target, main.read_by)
-            rows = [main.rows.get(provenance.in_model(item.node).name, -1) for item in blocking]
-            near = [steps.get(row, len(steps)) for row in rows]
-            blocking = [blocking[n] for n in sorted(range(len(near)), key=near.__getitem__)]
+
+            def distance(finding: Finding) -> int:
+                row = main.rows.get(provenance.in_model(finding.node).name, -1)
+                return steps.get(row, len(steps))
+
+            blocking.sort(key=distance)
         on_tape = [finding for finding in pair.findings if finding not in blocking]
         return {
             "verdict": pair.verdict,

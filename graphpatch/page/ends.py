@@ -16,6 +16,7 @@ from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import VARIABLES
+from graphpatch.graph.walk import reached
 from graphpatch.page.lines import BodySide
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -87,18 +88,14 @@ def _real_before(
     """Return the nearest real numbers that targets are computed of: the scores before an ArgMax."""
     depending: Iterable[int] = wiring.depending_on(sources) or range(len(wiring.body))
     inside = set(depending).difference(index for index, _ in sources)
-    nearest: dict[Tensor, None] = {}
-    visited, todo = set(targets), list(targets)
-    for index, _ in todo:
-        shape_alone = flow.reads_shape_alone(wiring.body.heads.ops[index])
-        for tensor in [] if shape_alone else wiring.inputs(index):
-            if tensor not in visited and tensor[0] in inside:
-                visited.add(tensor)
-                if wiring.dtype(tensor) in REAL:
-                    nearest[tensor] = None
-                else:
-                    todo.append(tensor)
-    return list(nearest)
+
+    def read_by(tensor: Tensor) -> list[Tensor]:
+        is_shape_alone = flow.reads_shape_alone(wiring.body.heads.ops[tensor[0]])
+        if wiring.dtype(tensor) in REAL or is_shape_alone:
+            return []
+        return [read for read in wiring.inputs(tensor[0]) if read[0] in inside]
+
+    return [tensor for tensor in reached(targets, read_by) if wiring.dtype(tensor) in REAL]
 
 
 def _depending_on(wiring: Wiring, source: Tensor) -> Container[int]:

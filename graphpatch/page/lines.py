@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 
 from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, finding_of
 from graphpatch.control_flow.op_types import EXITS
@@ -39,7 +38,7 @@ class BodySide:
     `nodes` are those of each line, the op itself first; `heads` has the one that a line is about,
     also where rules moved it aside; `line_of` is the line of each node, `before` what an op that a
     rule touched was.
-    `edges` has the lines that a line reads, each with what flows back there behind it.
+    `edges` has the lines that a line reads, each with what flows back there.
     `is_applied`: what the rules say is done; else they mark ops alone. `changing` are the lines
     with rules that changed what flows back, `unchanged` those where they took a variable out of its
     updates alone.
@@ -58,7 +57,7 @@ class BodySide:
     line_of: dict[int, int] = field(default_factory=dict)
     arrives: dict[int, int] = field(default_factory=dict)
     flow: dict[int, int] = field(default_factory=dict)
-    edges: dict[int, list[int]] = field(default_factory=dict)
+    edges: dict[int, dict[int, int]] = field(default_factory=dict)
     findings: dict[int, Finding] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,10 +135,9 @@ class BodySide:
         line_of, answers, got, live = self.line_of, self.back.answers, self.back.got, self.back.live
         wiring, trainable = self.wiring, self.wiring.carrying
         tensors_of, inputs_of = wiring.tensors, wiring.inputs
-        reads = dict[int, int]()  # by the line that this one reads
         for row, nodes in self.nodes.items():
             arrives, raises = NONE, False
-            reads.clear()
+            self.edges[row] = reads = dict[int, int]()
             outside: tuple[int, int] | None = None  # the first node and slot that reads a line
             for index in nodes:
                 tensors, comes = tensors_of(index), FULL
@@ -175,8 +173,7 @@ class BodySide:
                     raises = raises or (answer.raises and index in self.visited)
             best = max(reads.values()) if reads else arrives
             ends = BLOCKED if arrives > NONE and best == NONE else min(best, arrives)
-            self.arrives[row], self.edges[row] = arrives, list(chain.from_iterable(reads.items()))
-            self.flow[row] = ERROR if raises else ends
+            self.arrives[row], self.flow[row] = arrives, ERROR if raises else ends
             if outside is not None and outside[0] >= 0 and (raises or best < arrives):
                 step = PathStep(outside[0], 0, outside[1])
                 op_on_path = OpOnPath(wiring, step, self.answers.ask(wiring, step.index))
@@ -195,30 +192,26 @@ class BodySide:
         """Let nothing flow on from ops at which tf.gradients raises."""
         errors = [row for row, flow in self.flow.items() if flow == ERROR]
         for row in errors:
-            self.edges[row][1::2] = [NONE] * len(self.edges[row][1::2])
+            self.edges[row] = dict.fromkeys(self.edges[row], NONE)
         if errors:
             coming = reached(self.rows_of(self.targets), lambda row: self.read_by(row, ZERO))
             for row in self.flow.keys() - coming.keys():
                 self.arrives[row] = self.flow[row] = NONE
-                self.edges[row][1::2] = [NONE] * len(self.edges[row][1::2])
+                self.edges[row] = dict.fromkeys(self.edges[row], NONE)
 
     def _mark_changed(self) -> None:
         """Tell what a rule changed from what is as it was: at its ops, and from there on."""
         todo = [row for row in self.changing if self.flow.get(row) == FULL]
-        while todo:
-            row = todo.pop()
+        for row in todo:
             self.flow[row] = CHANGED
-            edges = self.edges[row]
-            for place in range(0, len(edges), 2):
-                if edges[place + 1] == FULL:
-                    edges[place + 1] = CHANGED
-                    if self.flow[edges[place]] == FULL:
-                        todo.append(edges[place])
+            for read in self.read_by(row, FULL):
+                if self.edges[row][read] == FULL and self.flow[read] == FULL:
+                    todo.append(read)
+                self.edges[row][read] = CHANGED
 
     def read_by(self, row: int, least: int = ABSENT) -> list[int]:
         """Return the lines that a line reads to which this flows back, or more."""
-        edges = self.edges.get(row, [])
-        return [read for read, flow in zip(edges[::2], edges[1::2], strict=True) if flow >= least]
+        return [read for read, flow in self.edges.get(row, {}).items() if flow >= least]
 
     def rows_of(self, tensors: Iterable[Tensor]) -> list[int]:
         """Return the lines of those ops of these tensors that are in view."""

@@ -15,19 +15,23 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from graphpatch.analysis.interface import ends_there, refuse_unknown_ends
-from graphpatch.analysis.matches import matches
+from graphpatch.analysis.matches import Matches, matches
 from graphpatch.analysis.revert import revert
+from graphpatch.analysis.rule_words import rules_at
 from graphpatch.application import RulesLike, apply
 from graphpatch.errors import ModelError, OutputError, PatchError, check_path, tensor_names
 from graphpatch.formats import Model
 from graphpatch.formats.destination import PAGE_MARK, is_same, marked
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.output import write_file
-from graphpatch.graph.graph import Progress
+from graphpatch.graph import provenance
+from graphpatch.graph.graph import ModelGraph, Progress
+from graphpatch.graph.record import labels
 from graphpatch.match.spec import Pattern
-from graphpatch.page.document import built_document
-from graphpatch.page.rule_marks import RuleMarks, of_matches, of_patched
+from graphpatch.page.document import SELECTED, RuleMarks, built_document
 from graphpatch.shown import json_text
 
 if TYPE_CHECKING:
@@ -225,21 +229,54 @@ def _models(
             outputs = ends_there(model.graphs, are_inputs=False)
             raise ModelError(f"patched: {error}; {meant}; {outputs}") from error
         _refuse_unrelated(model, patched_model)
-        return [model, patched_model], of_patched(patched_model.graphs)
+        return [model, patched_model], marks_of_patched(patched_model.graphs)
     if rules is not None:
         matched = matches(rules, model)
-        marks = of_matches(matched)
+        marks = marks_of_matches(matched)
         if not matched.rules or not matched.ok:
             return [model], marks
         patched_model = apply(list(matched.rules), model).model
-        marks.at, marks.is_applied = of_patched(patched_model.graphs).at, True
+        marks.at, marks.is_applied = marks_of_patched(patched_model.graphs).at, True
         return [model, patched_model], marks
-    marks = of_patched(model.graphs)
+    marks = marks_of_patched(model.graphs)
     if marks.written:
         with suppress(PatchError):  # it holds a part of its original alone
             original = revert(model, allow_changed=True).model
             return [original, model], marks
     return [model], marks
+
+
+def marks_of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
+    """Return the rules that a patched model tells of."""
+    marks = RuleMarks(is_applied=True)
+    names = labels(rule for graph in graphs for rule in graph.library.rules)
+    for number, graph in enumerate(graphs):
+        patches = provenance.patches(graph)
+        for rule in graph.library.rules:
+            written = {"name": names[rule], "patch": patches.get(rule.id, {})}
+            marks.written.setdefault(names[rule], written)
+        for (body, op), rules in rules_at(graph, names).items():
+            marks.mark(number, body, op, tuple(rules))
+    return marks.without_idle()
+
+
+def marks_of_matches(matches: Matches) -> RuleMarks:
+    """Return the rules that were matched, or what a match alone picks out."""
+    marks = RuleMarks()
+    for rule in matches.rules:
+        written = {"name": "", **msgspec.to_builtins(rule.written)} | {"name": rule.author.rule}
+        marks.written[rule.author.rule] = {k: v for k, v in written.items() if v is not None}
+    marks.written = marks.written or {SELECTED: None}
+    tags = [graph.around.tags for graph in matches.model.graphs]
+    for rule_matches in matches.found:
+        name = rule_matches.rule if rule_matches.rule in marks.written else SELECTED
+        if rule_matches.error:
+            marks.wrong[name] = "\n".join(filter(None, (rule_matches.error, *rule_matches.near)))
+        for place in rule_matches.places:
+            graph = tags.index(place.graph) if place.graph in tags else 0
+            for op in place.ops:
+                marks.mark(graph, place.body, op, (name,))
+    return marks.without_idle()
 
 
 def _refuse_unrelated(model: Model, patched: Model) -> None:

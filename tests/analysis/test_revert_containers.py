@@ -19,7 +19,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.graph import read_record
 from graphpatch.graph.record import labels
 from graphpatch.graph.wire import encoded, fields, piece_bytes, varint
-from graphpatch.page.rule_marks import of_patched
+from graphpatch.page.view import marks_of_patched
 from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import node
@@ -239,7 +239,7 @@ def test_diff_and_page_show_both(both: tuple[Model, Model]) -> None:
     found = [one for one in diff(model, patched).gradients if one["body"] == "main"]
     assert sorted({name for one in found for name in one["rules"]}) == listed
     assert all("guided_relu, then filter_gradient clip" in one["after"] for one in found)
-    assert sorted(of_patched(patched.graphs).written) == listed
+    assert sorted(marks_of_patched(patched.graphs).written) == listed
     first = apply([UNNAMED[0]], model).model
     assert list(labels(first.graphs[0].library.rules).values()) == ["rule 1"]
     found = [one for one in diff(first, patched).gradients if one["body"] == "main"]
