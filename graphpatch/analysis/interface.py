@@ -115,7 +115,7 @@ def fed_floats(wiring: Wiring) -> list[Tensor]:
         (index, output)
         for op in sorted(fed & by_type.keys(), key=lambda op: (op not in FED, op))
         for index in by_type[op]
-        for output in range(1 if op in FED else len(wiring.outputs(index)))
+        for output in range(1 if op in FED else len(wiring.form(index).outputs))
         if op in FED or wiring.dtype((index, output)) in DIFFERENTIABLE
     ]
     ops, shapes = wiring.body.heads.ops, Shapes(wiring)
@@ -176,7 +176,9 @@ def default_targets(
         for index in range(len(ops))
         if index not in uses and wiring.inputs(index) and ops[index] not in FED
     )
-    unread = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
+    unread = [
+        (index, output) for index in ends for output in range(len(wiring.form(index).outputs))
+    ]
     signatures = sorted(meta_around(graph).signature_def.items())
     infos = (info for _, each in signatures for _, info in sorted(each.outputs.items()))
     signed = wiring.named(info.name for info in infos if info.name)
@@ -219,7 +221,7 @@ def is_result(wiring: Wiring, tensor: Tensor) -> bool:
     """
     index, output = tensor
     node = wiring.node(index)
-    if node is None or wiring.outputs(index)[output].is_ref:
+    if node is None or wiring.form(index).outputs[output].is_ref:
         return False
     op = node.op
     if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):

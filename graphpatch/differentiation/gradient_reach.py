@@ -145,7 +145,7 @@ def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     uses = wiring.uses
 
     def readers(index: int) -> list[int]:
-        outputs = wiring.carrying(index)
+        outputs = wiring.form(index).carrying
         return [reader for output, reader, _ in uses.get(index, ()) if output in outputs]
 
     return set(reached((index for index, _ in sources), readers))
@@ -351,5 +351,5 @@ class _Walk:
         """Whether some output of an op that is in no branch has no gradient, and gets zeros."""
         if self.wiring.body.heads.names[index] in self.stored.in_branches:
             return False
-        outputs = ((index, place) for place in range(len(self.wiring.outputs(index))))
+        outputs = ((index, place) for place in range(len(self.wiring.form(index).outputs)))
         return any(t not in self.reach.got and self.wiring.trainable(t) for t in outputs)

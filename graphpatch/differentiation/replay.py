@@ -23,7 +23,7 @@ from graphpatch.differentiation.override_keys import (
     is_registered,
     override_key,
 )
-from graphpatch.differentiation.wiring import Tensor, Wiring, holds_no_number
+from graphpatch.differentiation.wiring import Form, Tensor, Wiring, holds_no_number
 from graphpatch.graph.functions import calls, named_by
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
@@ -71,7 +71,7 @@ class GradientReplay:
     visited: int = 0  # ops, inputs and outputs, by all walks together
     _inside: dict[str, GradientReach | None] = field(init=False, default_factory=dict)
     _asked: dict[str, dict[int, OpGradientFlow]] = field(init=False, default_factory=dict)
-    _alike: dict[tuple[str, int, tuple[str | None, ...]], OpGradientFlow] = field(
+    _alike: dict[tuple[Form, tuple[str | None, ...]], OpGradientFlow] = field(
         init=False, default_factory=dict
     )
     _reached: tuple[object, Set[int]] = field(init=False, default=(None, frozenset()))
@@ -97,7 +97,7 @@ class GradientReplay:
         )
         self.visited += len(reach.between)
         self.visited += sum(map(len, map(wiring.inputs, reach.between)))
-        self.visited += sum(map(len, map(wiring.outputs, reach.between)))
+        self.visited += sum(len(wiring.form(index).outputs) for index in reach.between)
         return reach
 
     def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
@@ -107,13 +107,13 @@ class GradientReplay:
         functions into which this looks, nor where something is raised, which names the op. A
         Session does not look into a call, unless it is given a handle.
         """
-        label = wiring.body.label
-        asked = self._asked.setdefault(label, {})
+        asked = self._asked.setdefault(wiring.body.label, {})
         answer = asked.get(index)
         if answer is not None:
             return answer
-        dtypes = tuple(map(wiring.dtype, wiring.inputs(index)))
-        key = label, wiring.form(index), dtypes
+        form = wiring.form
+        dtypes = tuple([form(giver).dtype(output) for giver, output in wiring.inputs(index)])
+        key = form(index), dtypes
         answer = self._alike.get(key)
         if answer is None:
             node = Node(wiring.body, index)
@@ -259,7 +259,7 @@ def _outputs_that_reach(
     wiring: Wiring, node: Node, op: str, slots: frozenset[int]
 ) -> Mapping[int, frozenset[int]]:
     """For each slot, the outputs from which a gradient comes to it that is not always zero."""
-    count, outputs = len(wiring.inputs(node.index)), wiring.outputs(node.index)
+    count, outputs = len(wiring.inputs(node.index)), wiring.form(node.index).outputs
     names_by_slot = {slot: flow.outputs_of(op, slot, count) or frozenset() for slot in slots}
     if op != node.op:  # its outputs have other names
         everywhere = frozenset(range(max(len(outputs), 1)))

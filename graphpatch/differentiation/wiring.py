@@ -36,14 +36,35 @@ class OnDemand(dict[int, T]):
         return value
 
 
+class Form(msgspec.Struct, eq=False, dict=True):
+    """What ops of one type and with the same attrs have in common, which is read once.
+
+    `outputs` is what they give, nothing of an unknown op type; `dtypes` are the dtypes of these.
+    `carrying` are the numbers of those behind which TensorFlow looks for ops to differentiate.
+    """
+
+    outputs: list[FlatArg]
+    node: Node | None = None  # one of them; None for an argument of a function
+
+    def __post_init__(self) -> None:
+        self.dtypes = [arg.dtype for arg in self.outputs]
+        self.carrying = {n for n, dtype in enumerate(self.dtypes) if dtype in TRAINABLE}
+
+    @cached_property
+    def gradient_type(self) -> str:
+        """The op type whose gradient TensorFlow takes for them."""
+        return gradient_type(self.node) if self.node is not None else ""
+
+    def dtype(self, output: int) -> str | None:
+        """Return the dtype of an output; None where the NodeDef does not tell."""
+        return self.dtypes[output] if output < len(self.dtypes) else None
+
+
 class Wiring(msgspec.Struct, eq=False, dict=True):
     """A body, its tensors as pairs of numbers. Made on demand, for the ops that are asked about.
 
-    `inputs` gives the tensors that an op reads, slot by slot; `outputs` what it gives, nothing of
-    an unknown op type; `tensors` these as pairs of numbers, of an unknown op type the first. `form`
-    gives a number that ops of one type and with the same attrs have in common: they give outputs of
-    the same dtypes and have the same gradient, which are read once. `carrying` gives the numbers of
-    the outputs behind which TensorFlow looks for ops to differentiate.
+    `inputs` gives the tensors that an op reads, slot by slot; `form` what it has in common with
+    ops like it; `tensors` what it gives as pairs of numbers, of an unknown op type the first.
     """
 
     body: Body
@@ -52,18 +73,13 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         self.handle_origins: dict[Tensor, Tensor] = {}  # as `handle_origin` finds them
         self.argument_names = list(self.body.arguments)
         self.arguments = {name: -1 - place for place, name in enumerate(self.argument_names)}
-        outputs = OnDemand(self._outputs)
+        forms = OnDemand(self._form)
         for place, number in enumerate(self.body.arguments.values()):
-            outputs[-1 - place] = [FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))]
-        self.outputs: Callable[[int], list[FlatArg]] = outputs.__getitem__
+            forms[-1 - place] = Form([FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))])
+        self.form: Callable[[int], Form] = forms.__getitem__
         self.inputs: Callable[[int], list[Tensor]] = OnDemand(self._inputs).__getitem__
         self.tensors: Callable[[int], list[Tensor]] = OnDemand(self._tensors).__getitem__
-        self.form: Callable[[int], int] = OnDemand(self._form).__getitem__
-        self.carrying: Callable[[int], set[int]] = OnDemand(self._carrying).__getitem__
-        self._forms: dict[tuple[str, bytes | int], int] = {}
-        self._gradient_types: dict[int, str] = {}  # by form
-        self._outputs_of: dict[int, list[FlatArg]] = {}  # by form
-        self._carrying_of: dict[int, set[int]] = {}  # by the id of outputs
+        self._forms: dict[tuple[str, bytes | int], Form] = {}
 
     def node(self, index: int) -> Node | None:
         """Return the op; None for an argument."""
@@ -92,7 +108,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
             return self.arguments[name.op], 0
         if not name.arg:
             return index, name.index
-        place = tensor_index(self.outputs(index), name.arg, name.index)
+        place = tensor_index(self.form(index).outputs, name.arg, name.index)
         if place is None:
             raise ModelError(f"{Node(self.body, index)} has no output {name}")
         return index, place
@@ -107,43 +123,28 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         starts, uses = (index for index, _ in tensors), self.uses
         return reached(starts, lambda index: [reader for _, reader, _ in uses.get(index, ())])
 
-    def _outputs(self, index: int) -> list[FlatArg]:
-        form = self.form(index)
-        if form not in self._outputs_of:
+    def _form(self, index: int) -> Form:
+        key = self.body.heads.ops[index], self.body.form(index)
+        form = self._forms.get(key)
+        if form is None:
+            node = Node(self.body, index)
             try:
-                self._outputs_of[form] = Node(self.body, index).outputs or []
+                outputs = node.outputs or []
             except ModelError:  # its attrs do not tell them
-                self._outputs_of[form] = []
-        return self._outputs_of[form]
+                outputs = []
+            form = self._forms[key] = Form(outputs, node)
+        return form
 
     def _tensors(self, index: int) -> list[Tensor]:
-        return [(index, output) for output in range(len(self.outputs(index)) or 1)]
-
-    def _carrying(self, index: int) -> set[int]:
-        outputs, known = self.outputs(index), self._carrying_of
-        if id(outputs) not in known:
-            known[id(outputs)] = {n for n, arg in enumerate(outputs) if arg.dtype in TRAINABLE}
-        return known[id(outputs)]
-
-    def _form(self, index: int) -> int:
-        key = self.body.heads.ops[index], self.body.form(index)
-        return self._forms.setdefault(key, len(self._forms))
-
-    def gradient_type(self, index: int) -> str:
-        """The op type whose gradient TensorFlow takes for an op."""
-        form = self.form(index)
-        if form not in self._gradient_types:
-            self._gradient_types[form] = gradient_type(Node(self.body, index))
-        return self._gradient_types[form]
+        return [(index, output) for output in range(len(self.form(index).outputs) or 1)]
 
     def dtype(self, tensor: Tensor) -> str | None:
         """Return the dtype of a tensor; None where the NodeDef does not tell."""
-        outputs = self.outputs(tensor[0])
-        return outputs[tensor[1]].dtype if tensor[1] < len(outputs) else None
+        return self.form(tensor[0]).dtype(tensor[1])
 
     def trainable(self, tensor: Tensor) -> bool:
         """Return whether TensorFlow looks behind this tensor for ops to differentiate."""
-        return tensor[1] in self.carrying(tensor[0])
+        return tensor[1] in self.form(tensor[0]).carrying
 
     def readers(self, index: int) -> Sequence[Use]:
         """Return who reads an op: of each use the output, the index of the reader, its slot."""

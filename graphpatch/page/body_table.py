@@ -10,7 +10,7 @@ from typing import Any
 
 from graphpatch.analysis.doctor.causes import Finding
 from graphpatch.differentiation.shapes import Shapes, merged_shape, sizes_in_words
-from graphpatch.differentiation.wiring import Wiring
+from graphpatch.differentiation.wiring import Form, Wiring
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.node import COLOCATION, Node, attr_value
 from graphpatch.graph.op_types import VARIABLES
@@ -35,7 +35,7 @@ class Tables:
         names = ("types", "tensors", "attrs", "findings", "plots")
         self.values: dict[str, list[Any]] = {name: [] for name in names}
         self._numbers: dict[tuple[str, str], int] = {}
-        self._of_form: dict[tuple[Wiring, int], int] = {}
+        self._of_form: dict[Form, int] = {}
         self._plotted: dict[tuple[str, str], int | None] = {}
 
     def number(self, table: str, value: Any) -> int:
@@ -55,10 +55,10 @@ class Tables:
         """Return the number of an op's attrs, in plain values; -1 for an argument."""
         if index < 0:
             return -1
-        key = wiring, wiring.form(index)
-        if key not in self._of_form:
-            self._of_form[key] = self.number("attrs", _plain_attrs(Node(wiring.body, index)))
-        return self._of_form[key]
+        form = wiring.form(index)
+        if form not in self._of_form:
+            self._of_form[form] = self.number("attrs", _plain_attrs(Node(wiring.body, index)))
+        return self._of_form[form]
 
     def finding(self, finding: Finding, is_on_path: bool) -> int:
         """Return the number of what doctor says of an op; on a path asked about, with its rule."""

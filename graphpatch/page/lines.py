@@ -133,7 +133,7 @@ class BodySide:
     def _follow(self, raising: Mapping[int, bool]) -> None:
         """Fill in what comes to each line and flows on, and doctor's words where it ends there."""
         line_of, answers, got, live = self.line_of, self.back.answers, self.back.got, self.back.live
-        wiring, trainable = self.wiring, self.wiring.carrying
+        wiring, form_of = self.wiring, self.wiring.form
         tensors_of, inputs_of = wiring.tensors, wiring.inputs
         for row, nodes in self.nodes.items():
             arrives, raises = NONE, False
@@ -159,7 +159,7 @@ class BodySide:
                         outside = index, slot
                     flow = NONE
                     is_given = slot in answer.slots and tensor in got
-                    if is_given and tensor[1] in trainable(tensor[0]):
+                    if is_given and tensor[1] in form_of(tensor[0]).carrying:
                         flow = comes
                         if slot in answer.reach:  # from other outputs come zeros alone
                             outputs = ((index, output) for output in answer.reach[slot])

@@ -137,8 +137,8 @@ class OpOnPath:
 
 def given_to_slot(wiring: Wiring, step: PathStep) -> flow.Flow:
     """Return what comes to a slot of an op when a gradient comes to this output alone."""
-    inputs, outputs = wiring.inputs(step.index), wiring.outputs(step.index)
-    op = wiring.gradient_type(step.index)
+    inputs, outputs = wiring.inputs(step.index), wiring.form(step.index).outputs
+    op = wiring.form(step.index).gradient_type
     is_own = op == wiring.body.heads.ops[step.index]
     name = outputs[step.output].name if is_own and step.output < len(outputs) else None
     return flow.into(op, step.slot, len(inputs), wiring.dtype(inputs[step.slot]), name)
@@ -229,7 +229,9 @@ def fixes(at_op: OpOnPath) -> list[RuleDict]:
     if op in PYTHON_FUNCTIONS and len(node.data_inputs) == 1:
         rules.append(rule_for(node, "counts as the identity", {"surrogate_gradient": "x"}))
     keeps_shape = known is not None and slot in known.keeps_shape
-    is_like_its_input = at_op.read == at_op.given and len(at_op.wiring.outputs(node.index)) == 1
+    is_like_its_input = (
+        at_op.read == at_op.given and len(at_op.wiring.form(node.index).outputs) == 1
+    )
     if keeps_shape and is_like_its_input and at_op.is_blocked:
         patch = {"straight_through": {"input": slot} if slot else True}
         rules.append(rule_for(node, "passes gradients", patch))
