@@ -229,8 +229,8 @@ def is_result(wiring: Wiring, tensor: Tensor) -> bool:
     ops, [read, *_] = wiring.body.heads.ops, wiring.inputs(index)
     if op in EXITS and read[0] >= 0 and ops[read[0]] in ALL_SWITCHES:
         conditions = wiring.inputs(read[0])[1:]
-        turns = (turn for condition, _ in conditions for _, turn, _ in wiring.readers(condition))
-        ends = (end for turn in turns for _, end, _ in wiring.readers(turn))
+        turns = (turn for condition, _ in conditions for _, turn in wiring.readers(condition))
+        ends = (end for turn in turns for _, end in wiring.readers(turn))
         return not any(ops[end] in EXITS and wiring.readers(end) for end in ends)
     before = wiring.node(read[0])
     return op != "Identity" or before is None or before.op not in ALL_SWITCHES

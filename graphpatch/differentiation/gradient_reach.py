@@ -142,13 +142,16 @@ class GradientReach:
 
 def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     """Return the ops that depend on the ops of these tensors by tensors that carry gradients."""
-    uses = wiring.uses
-
-    def readers(index: int) -> list[int]:
-        outputs = wiring.form(index).carrying
-        return [reader for output, reader, _ in uses.get(index, ()) if output in outputs]
-
-    return set(reached((index for index, _ in sources), readers))
+    form, uses = wiring.form, wiring.uses
+    reached = {index for index, _ in sources}
+    todo = list(reached)
+    for index in todo:
+        carrying = form(index).carrying if index in uses else ()
+        for output, reader in uses.get(index, ()):
+            if output in carrying and reader not in reached:
+                reached.add(reader)
+                todo.append(reader)
+    return reached
 
 
 def ops_on_paths(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
@@ -240,8 +243,8 @@ class _Walk:
         while queue:
             index = queue.popleft()
             visited.add(index)
-            is_asked = index not in ends or (index >= 0 and self.ask(wiring, index).is_whole)
-            if is_asked and index >= 0 and not got.isdisjoint(tensors(index)):
+            has_gradient = index >= 0 and not got.isdisjoint(tensors(index))
+            if has_gradient and (index not in ends or self.ask(wiring, index).is_whole):
                 self._visit(index)
             for producer, _ in inputs(index):
                 pending[producer] = unvisited = pending.get(producer, 0) - 1
@@ -269,7 +272,8 @@ class _Walk:
         if self.waiting and self._is_left_out(index):
             return
         answer = reach.answers[index] = self.ask(wiring, index)
-        reach.raised += answer.raised
+        if answer.raised:
+            reach.raised += answer.raised
         if self.stored.in_loops and answer.slots and answer.first is None:
             says = self._raised_outside_loop(index)
             if says:

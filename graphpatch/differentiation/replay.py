@@ -97,7 +97,7 @@ class GradientReplay:
         )
         self.visited += len(reach.between)
         self.visited += sum(map(len, map(wiring.inputs, reach.between)))
-        self.visited += sum(len(wiring.form(index).outputs) for index in reach.between)
+        self.visited += sum(map(len, map(wiring.tensors, reach.between)))
         return reach
 
     def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:

@@ -21,7 +21,7 @@ from graphpatch.opdefs import DTYPE_NAMES, FlatArg, is_ref, tensor_index
 
 # (index of the op, output); an argument of a function is an op with the index -1 - its place.
 Tensor = tuple[int, int]
-Use = tuple[int, int, int]
+Use = tuple[int, int]  # one of the outputs of an op, and the index of an op that reads it
 T = TypeVar("T")
 
 
@@ -121,7 +121,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     def depending_on(self, tensors: Iterable[Tensor]) -> dict[int, int]:
         """Return the ops that depend on tensors, and their own; each with how many steps off."""
         starts, uses = (index for index, _ in tensors), self.uses
-        return reached(starts, lambda index: [reader for _, reader, _ in uses.get(index, ())])
+        return reached(starts, lambda index: [reader for _, reader in uses.get(index, ())])
 
     def _form(self, index: int) -> Form:
         key = self.body.heads.ops[index], self.body.form(index)
@@ -147,7 +147,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return tensor[1] in self.form(tensor[0]).carrying
 
     def readers(self, index: int) -> Sequence[Use]:
-        """Return who reads an op: of each use the output, the index of the reader, its slot."""
+        """Return who reads an op, by which of its outputs."""
         return self.uses.get(index, ())
 
     @cached_property
@@ -155,8 +155,8 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         """The uses of all ops, which one pass finds sooner than a look at each."""
         uses: dict[int, list[Use]] = defaultdict(list)
         for reader, tensors in enumerate(map(self.inputs, range(len(self.body)))):
-            for slot, (producer, output) in enumerate(tensors):
-                uses[producer].append((output, reader, slot))
+            for producer, output in tensors:
+                uses[producer].append((output, reader))
         return dict(uses)
 
     def spelled(self, tensor: Tensor) -> str:

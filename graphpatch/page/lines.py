@@ -277,6 +277,6 @@ def _returned_to(
         if index >= 0 and side.body.heads.ops[index] in LOOPS:
             return frozenset(returned)
         readers = side.wiring.readers(index)
-        outputs |= {output for output, reader, _ in readers if side.line_of.get(reader) in rows}
+        outputs |= {output for output, reader in readers if side.line_of.get(reader) in rows}
         outputs |= {output for node, output in targets if node == index}
     return frozenset(returned[output] for output in outputs if output < len(returned))

@@ -117,7 +117,7 @@ class OpOnPath:
         is_known = all(Node(wiring.body, step.index).opdef is not None for step in run)
         is_closed = not any(
             step.index in returned
-            or any(reader not in inside for _, reader, _ in wiring.readers(step.index))
+            or any(reader not in inside for _, reader in wiring.readers(step.index))
             for step in run[:-1]
         )
         return run if is_known and is_closed else ()
