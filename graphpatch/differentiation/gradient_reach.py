@@ -91,7 +91,8 @@ Ask = Callable[[Wiring, int], OpGradientFlow]
 class GradientReach:
     """How far gradients come in one body, from its targets back to its sources.
 
-    `got` are the tensors for which there is a gradient, `live` those of which it is not always 0.
+    `got` are the tensors for which there is a gradient, `live` those of which it is not always 0:
+    the same set, as long as all are.
     `answers` are those of the ops that were asked, `visited` too what was not.
     """
 
@@ -206,8 +207,9 @@ class _Walk:
     ) -> None:
         self.wiring, self.ops = wiring, wiring.body.heads.ops
         self.ask, self.stored, self.control_flow_v2 = ask, stored, control_flow_v2
-        self.reach = GradientReach(wiring, set(on_path), set(targets), set(targets))
         self.exits = [index for index in on_path if index >= 0 and self.ops[index] in EXITS]
+        got = set(targets)
+        self.reach = GradientReach(wiring, set(on_path), got, set(targets) if self.exits else got)
         by_name = wiring.body.by_name
         loops = dict.fromkeys(loop for index in self.exits if (loop := self.loop(index)))
         self.exits_of = {
@@ -280,9 +282,13 @@ class _Walk:
                 reach.raised.append(Refusal(Node(wiring.body, index), "loop_inside", says))
         inputs = wiring.inputs(index)
         flowing = [inputs[slot] for slot in answer.slots if slot < len(inputs)]
+        if reach.live is reach.got and (answer.reach or answer.is_whole):
+            reach.live = reach.got.copy()  # so far, nothing that came was always zero
         reach.got.update(flowing)
         if answer.is_whole:
             reach.got.update(filter(wiring.trainable, wiring.tensors(index)))
+        if reach.live is reach.got:
+            return
         if answer.reach or self.exits:
             self._spread_live(index)
         elif not reach.live.isdisjoint(wiring.tensors(index)):

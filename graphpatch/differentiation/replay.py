@@ -112,7 +112,7 @@ class GradientReplay:
         if answer is not None:
             return answer
         form = wiring.form
-        dtypes = tuple([form(giver).dtype(output) for giver, output in wiring.inputs(index)])
+        dtypes = tuple([form(giver).dtypes.get(output) for giver, output in wiring.inputs(index)])
         key = form(index), dtypes
         answer = self._alike.get(key)
         if answer is None:

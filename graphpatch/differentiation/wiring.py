@@ -39,7 +39,8 @@ class OnDemand(dict[int, T]):
 class Form(msgspec.Struct, eq=False, dict=True):
     """What ops of one type and with the same attrs have in common, which is read once.
 
-    `outputs` is what they give, nothing of an unknown op type; `dtypes` are the dtypes of these.
+    `outputs` is what they give, nothing of an unknown op type; `dtypes` has the dtypes of these by
+    number, None where the NodeDef does not tell.
     `carrying` are the numbers of those behind which TensorFlow looks for ops to differentiate.
     """
 
@@ -47,17 +48,13 @@ class Form(msgspec.Struct, eq=False, dict=True):
     node: Node | None = None  # one of them; None for an argument of a function
 
     def __post_init__(self) -> None:
-        self.dtypes = [arg.dtype for arg in self.outputs]
-        self.carrying = {n for n, dtype in enumerate(self.dtypes) if dtype in TRAINABLE}
+        self.dtypes = {number: arg.dtype for number, arg in enumerate(self.outputs)}
+        self.carrying = {number for number, dtype in self.dtypes.items() if dtype in TRAINABLE}
 
     @cached_property
     def gradient_type(self) -> str:
         """The op type whose gradient TensorFlow takes for them."""
         return gradient_type(self.node) if self.node is not None else ""
-
-    def dtype(self, output: int) -> str | None:
-        """Return the dtype of an output; None where the NodeDef does not tell."""
-        return self.dtypes[output] if output < len(self.dtypes) else None
 
 
 class Wiring(msgspec.Struct, eq=False, dict=True):
@@ -140,7 +137,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def dtype(self, tensor: Tensor) -> str | None:
         """Return the dtype of a tensor; None where the NodeDef does not tell."""
-        return self.form(tensor[0]).dtype(tensor[1])
+        return self.form(tensor[0]).dtypes.get(tensor[1])
 
     def trainable(self, tensor: Tensor) -> bool:
         """Return whether TensorFlow looks behind this tensor for ops to differentiate."""
