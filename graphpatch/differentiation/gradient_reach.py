@@ -193,7 +193,8 @@ class _Walk:
     """One call of `tf.gradients` in one body, whose ops `on_path` are between the two ends.
 
     `pending` is how often each op is still to be reached, `waiting` how many Exits of each loop
-    are, and `first` are the targets that nothing on the path reads.
+    are, and `first` are the targets that nothing on the path reads. Without loops, or their Exits,
+    `has_loops` is False.
     """
 
     def __init__(
@@ -208,6 +209,7 @@ class _Walk:
         self.wiring, self.ops = wiring, wiring.body.heads.ops
         self.ask, self.stored, self.control_flow_v2 = ask, stored, control_flow_v2
         self.exits = [index for index in on_path if index >= 0 and self.ops[index] in EXITS]
+        self.has_loops = bool(self.exits or stored.in_loops)
         got = set(targets)
         self.reach = GradientReach(wiring, set(on_path), got, set(targets) if self.exits else got)
         by_name = wiring.body.by_name
@@ -234,6 +236,7 @@ class _Walk:
         """Visit each op when all that read it were visited: of loops, as TensorFlow does there."""
         wiring, pending, visited = self.wiring, self.pending, self.reach.visited
         inputs, tensors, got = wiring.inputs, wiring.tensors, self.reach.got
+        has_loops = self.has_loops
         ends = {  # sources that have no other source before them: TensorFlow does not ask those
             index
             for index, _ in sources
@@ -250,8 +253,10 @@ class _Walk:
                 self._visit(index)
             for producer, _ in inputs(index):
                 pending[producer] = unvisited = pending.get(producer, 0) - 1
-                if unvisited == 0 or (unvisited > 0 and self._is_loop_variable(producer)):
-                    queue += self._ready(producer)
+                if unvisited == 0 or (
+                    has_loops and unvisited > 0 and self._is_loop_variable(producer)
+                ):
+                    queue += self._ready(producer) if has_loops else (producer,)
 
     def _ready(self, index: int) -> Sequence[int]:
         """Return the ops to visit where this one is reached: Exits wait for the last of a loop."""
@@ -271,12 +276,12 @@ class _Walk:
     def _visit(self, index: int) -> None:
         """Ask an op that got a gradient for those of its inputs, unless TensorFlow does not."""
         reach, wiring = self.reach, self.wiring
-        if self.waiting and self._is_left_out(index):
+        if self.has_loops and self._is_left_out(index):
             return
         answer = reach.answers[index] = self.ask(wiring, index)
         if answer.raised:
             reach.raised += answer.raised
-        if self.stored.in_loops and answer.slots and answer.first is None:
+        if self.has_loops and answer.slots and answer.first is None:
             says = self._raised_outside_loop(index)
             if says:
                 reach.raised.append(Refusal(Node(wiring.body, index), "loop_inside", says))
