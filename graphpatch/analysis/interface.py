@@ -176,9 +176,7 @@ def default_targets(
         for index in range(len(ops))
         if index not in uses and wiring.inputs(index) and ops[index] not in FED
     )
-    unread = [
-        (index, output) for index in ends for output in range(len(wiring.form(index).outputs))
-    ]
+    unread = [(index, output) for index in ends for output in wiring.form(index).dtypes]
     signatures = sorted(meta_around(graph).signature_def.items())
     infos = (info for _, each in signatures for _, info in sorted(each.outputs.items()))
     signed = wiring.named(info.name for info in infos if info.name)

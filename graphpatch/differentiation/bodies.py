@@ -74,8 +74,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
             return BodyPlace(_signature_call()) if around.is_exported else BodyPlace()
         if label not in self._places:
             op_by_op = any(call.op in OP_BY_OP for call in self.callers.get(label, ()))
-            # In a TF2 SavedModel Python calls functions, too, and all that is in the file is in
-            # one.
+            # In a TF2 SavedModel Python calls functions, too, and all in the file is in one.
             by_python = _signature_call() if around.is_object_based else None
             self._places[label] = BodyPlace(self._ignoring.get(label) or by_python, op_by_op)
         return self._places[label]
@@ -91,9 +90,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
         return (
             len(body) + len(body.arguments) + len(body.ret) >= LEAST_INLINED
             and not (for_xla is not None and for_xla.b)
-            and all(
-                body_called is not None and may_be_inlined(body_called) for body_called in called
-            )
+            and all(function is not None and may_be_inlined(function) for function in called)
         )
 
     @cached_property
@@ -183,9 +180,8 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
             if not by_op and label in gradients:
                 return f"the model declares {gradients[label]} as the gradient of function {label}"
             is_inside = ignored and not call.body.is_main
-            if (by_op and ignored) or (
-                is_inside and call.op in CALLS and not self.is_inlined(call)
-            ):
+            is_called = is_inside and call.op in CALLS and not self.is_inlined(call)
+            if is_called or (by_op and ignored):
                 return _in_loop(str(call))
             if is_inside and call.index in self.in_control_flow(call.body):
                 return _in_loop(f"a v1 loop or branch in function {call.body.label}")

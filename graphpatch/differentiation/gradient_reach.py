@@ -92,8 +92,7 @@ class GradientReach:
     """How far gradients come in one body, from its targets back to its sources.
 
     `got` are the tensors for which there is a gradient, `live` those of which it is not always 0:
-    the same set, as long as all are.
-    `answers` are those of the ops that were asked, `visited` too what was not.
+    the same set, as long as all are. `answers` has those of ops that were asked; `visited`, all.
     """
 
     wiring: Wiring
@@ -236,7 +235,7 @@ class _Walk:
         """Visit each op when all that read it were visited: of loops, as TensorFlow does there."""
         wiring, pending, visited = self.wiring, self.pending, self.reach.visited
         inputs, tensors, got = wiring.inputs, wiring.tensors, self.reach.got
-        has_loops = self.has_loops
+        has_loops, is_loop_variable = self.has_loops, self._is_loop_variable
         ends = {  # sources that have no other source before them: TensorFlow does not ask those
             index
             for index, _ in sources
@@ -253,10 +252,10 @@ class _Walk:
                 self._visit(index)
             for producer, _ in inputs(index):
                 pending[producer] = unvisited = pending.get(producer, 0) - 1
-                if unvisited == 0 or (
-                    has_loops and unvisited > 0 and self._is_loop_variable(producer)
-                ):
-                    queue += self._ready(producer) if has_loops else (producer,)
+                if unvisited == 0 and not has_loops:
+                    queue.append(producer)
+                elif unvisited == 0 or (has_loops and unvisited > 0 and is_loop_variable(producer)):
+                    queue += self._ready(producer)
 
     def _ready(self, index: int) -> Sequence[int]:
         """Return the ops to visit where this one is reached: Exits wait for the last of a loop."""

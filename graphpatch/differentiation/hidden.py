@@ -17,8 +17,6 @@ from graphpatch.graph.check import GRADIENT_SCOPE
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
 
-"""What TensorFlow calls the scope of what tf.gradients adds: no loss is computed from it."""
-
 
 def hidden_ops(body: Body) -> dict[int, int]:
     """The ops that lie behind a tf.custom_gradient on all their paths, each with its IdentityN."""
@@ -61,11 +59,9 @@ def is_swish(node: Node) -> bool:
     if gate is None or gate.op != "Sigmoid":
         return False
     scaled = names.parse(gate.data_inputs[0])
-    return (
-        scaled == reads[1]
-        if len(reads) == 2
-        else (_other_factor(node.body, scaled, reads[1]) == reads[2])
-    )
+    if len(reads) == 2:
+        return scaled == reads[1]
+    return _other_factor(node.body, scaled, reads[1]) == reads[2]
 
 
 def _producer(body: Body, tensor: names.TensorName | None) -> Node | None:
@@ -97,21 +93,21 @@ def _result_count(body: Body, index: int) -> int:
     Nothing but tf.gradients, which makes zeros of their shapes. A result that nothing reads either
     has the Identity beside it, unless the graph was pruned.
     """
-    node, ops = Node(body, index), body.heads.ops
+    node, ops, readers = Node(body, index), body.heads.ops, body.readers
     read = [
         body.heads.inputs[reader][slot]
-        for reader, slot in body.readers.get(node.name, ())
+        for reader, slot in readers.get(node.name, ())
         if not flow.reads_shape_alone(ops[reader])
     ]
     read += [body.ret[key] for key in body.returned.get(node.name, ())]
     places = [names.parse(text).index for text in read if not text.startswith("^")]
-    idle = {op: _has_idle_identity(body, op) for op in map(names.op_of, node.data_inputs)}
-    places += [slot for slot, text in enumerate(node.data_inputs) if idle[names.op_of(text)]]
+    ops_read = list(map(names.op_of, node.data_inputs))
+    idle = {
+        op: any(_is_idle_identity(Node(body, reader)) for reader, _ in readers[op])
+        for op in set(ops_read)
+    }
+    places += [slot for slot, op in enumerate(ops_read) if idle[op]]
     return 1 + max(places, default=0)
-
-
-def _has_idle_identity(body: Body, op: str) -> bool:
-    return any(_is_idle_identity(Node(body, reader)) for reader, _ in body.readers[op])
 
 
 def _is_idle_identity(node: Node) -> bool:
@@ -131,9 +127,7 @@ def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
     """Whether a gradient can come back by an input of an op, as a loss may be computed from it."""
     if node.index in customs:
         return True
-    if is_in_gradients(node) or flow.is_none(node, slot):
-        return False
-    if _is_idle_identity(node):
+    if is_in_gradients(node) or flow.is_none(node, slot) or _is_idle_identity(node):
         return False
     outputs = node.outputs
     return outputs is None or any(flow.is_asked_for(arg) for arg in outputs)

@@ -100,7 +100,7 @@ def _real_before(
 
 def _depending_on(wiring: Wiring, source: Tensor) -> Container[int]:
     """Return the ops that read a tensor, and all that depend on them."""
-    readers = (reader for output, reader, _ in wiring.readers(source[0]) if output == source[1])
+    readers = (reader for output, reader in wiring.readers(source[0]) if output == source[1])
     return wiring.depending_on((reader, 0) for reader in readers)
 
 

@@ -535,7 +535,7 @@ def _checked(name: str, target: Target, editor: Editor) -> tuple[str, str, bool]
         known_outputs(producer)
     wiring = Wiring(body)
     index, output = wiring.tensor(str(tensor))
-    (dtype,) = dtypes_of(producer, [wiring.outputs(index)[output]])
+    (dtype,) = dtypes_of(producer, [wiring.form(index).outputs[output]])
     if dtype not in HANDLES:
         return str(tensor), dtype, False
     value = producer.attr("dtype") if producer is not None else None

@@ -229,10 +229,8 @@ def fixes(at_op: OpOnPath) -> list[RuleDict]:
     if op in PYTHON_FUNCTIONS and len(node.data_inputs) == 1:
         rules.append(rule_for(node, "counts as the identity", {"surrogate_gradient": "x"}))
     keeps_shape = known is not None and slot in known.keeps_shape
-    is_like_its_input = (
-        at_op.read == at_op.given and len(at_op.wiring.form(node.index).outputs) == 1
-    )
-    if keeps_shape and is_like_its_input and at_op.is_blocked:
+    gives_one = len(at_op.wiring.form(node.index).outputs) == 1
+    if keeps_shape and gives_one and at_op.read == at_op.given and at_op.is_blocked:
         patch = {"straight_through": {"input": slot} if slot else True}
         rules.append(rule_for(node, "passes gradients", patch))
     return rules
