@@ -8,8 +8,6 @@ and 2.21). So nothing flows back into the ops that compute the results, `tf.nn.s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from graphpatch import names
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.override_keys import CUSTOM, override_key
@@ -20,7 +18,8 @@ from graphpatch.graph.walk import data_uses
 
 def hidden_ops(body: Body) -> dict[int, int]:
     """The ops that lie behind a tf.custom_gradient on all their paths, each with its IdentityN."""
-    customs = {index: _result_count(body, index) for index in _customs(body)}
+    identities = body.by_type.get("IdentityN", ())
+    customs = {n: _result_count(body, n) for n in identities if _is_custom(Node(body, n))}
     open_uses: dict[int, int] = {}
     hidden: dict[int, int] = {}
     todo = [(index, slot, index) for index, count in customs.items() for slot in range(count)]
@@ -53,7 +52,7 @@ def is_swish(node: Node) -> bool:
     recompute_grad leave is what an author's leaves, op for op.
     """
     reads = list(map(names.parse, node.data_inputs))
-    if not (override_key(node) or "").startswith(CUSTOM) or len(reads) not in (2, 3):
+    if not _is_custom(node) or len(reads) not in (2, 3):
         return False
     gate = _producer(node.body, _other_factor(node.body, reads[0], reads[1]))
     if gate is None or gate.op != "Sigmoid":
@@ -81,10 +80,8 @@ def _other_factor(
     return factors[0]
 
 
-def _customs(body: Body) -> Iterator[int]:
-    for index in body.by_type.get("IdentityN", ()):
-        if (override_key(Node(body, index)) or "").startswith(CUSTOM):
-            yield index
+def _is_custom(node: Node) -> bool:
+    return (override_key(node) or "").startswith(CUSTOM)
 
 
 def _result_count(body: Body, index: int) -> int:
