@@ -176,16 +176,12 @@ def _sizes_by_row(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> di
     lines = {
         row: [_json_number(answer[name][0]) for answer in answers] for name, row in rows.items()
     }
-    most = max(
-        (size for sizes in lines.values() for size in sizes if isinstance(size, float)), default=1.0
-    )
-    tiny = TINY * most
-    lines = {
-        row: [0.0 if isinstance(size, float) and size < tiny else size for size in sizes]
-        for row, sizes in lines.items()
-    }
-    known = [size for sizes in lines.values() for size in sizes if isinstance(size, float) and size]
-    return {"lines": lines, "least": min(known, default=1.0), "most": most or 1.0, "tiny": TINY}
+    known = [size for sizes in lines.values() for size in sizes if isinstance(size, float)]
+    most = max(known, default=1.0)
+    for sizes in lines.values():
+        sizes[:] = [0.0 if isinstance(n, float) and n < TINY * most else n for n in sizes]
+    least = min((size for size in known if size and size >= TINY * most), default=1.0)
+    return {"lines": lines, "least": least, "most": most or 1.0, "tiny": TINY}
 
 
 def _json_number(number: float | None) -> float | str | None:
@@ -200,8 +196,9 @@ def pictures(name: str, fed: Any, answers: Sequence[Measured]) -> list[dict[str,
     shown = one_line(name)
     sides = ("before", "after") if len(answers) > 1 else ("gradient",)
     shown_pictures = []
-    if fed is not None and _image(fed) is not None:
-        shown_pictures.append(_heat(_image(fed), f"{shown}, as fed", is_signed=False))
+    image = _image(fed)
+    if image is not None:
+        shown_pictures.append(_heat(image, f"{shown}, as fed", is_signed=False))
     for side, (_, value, says) in zip(sides, answers, strict=True):
         title = f"gradient at {shown}" + (f", {side}" if len(answers) > 1 else "")
         shown_pictures.append(_picture(value, title, says))
@@ -239,9 +236,8 @@ def _image(value: Any) -> Array | None:
     return np.asarray(first, np.float64) if is_image else None
 
 
-def _heat(image: Array | None, title: str, is_signed: bool) -> dict[str, Any]:
+def _heat(image: Array, title: str, is_signed: bool) -> dict[str, Any]:
     """A heat map: of a gradient the largest size of a pixel's channels, of an image their mean."""
-    assert image is not None
     flat = np.abs(image).max(axis=2) if is_signed else image.mean(axis=2)
     if not np.isfinite(flat).any():
         return {"kind": "nothing", "title": title, "says": "no finite number"}

@@ -53,7 +53,7 @@ function readLines(body, bodies, { bodies: allColumns, tables, defaults }, sizes
   body.group = variables.size ? ordered.length : Infinity;
   body.folds = foldsOf(ordered.map(line => line.name));
   for (const fold of body.folds) fold.isOpen = ordered.length <= LINES_ALL_OPEN || ordered.slice(fold.first, fold.last + 1).some(line => line.isCause || line.marks.length || line.end);
-  if (variables.size) body.folds.push({ first: body.group, last: lines.length - 1, depth: 0, name: "", isGroup: true, isOpen: false });
+  if (variables.size) body.folds.push({ first: body.group, last: lines.length - 1, name: "", isGroup: true, isOpen: false });
   for (const fold of body.folds) body.lines[fold.first].folds.push(fold);
   body.held = heldIn(lines);
 }
@@ -128,26 +128,20 @@ function withoutReturns(reads, starts) {
 }
 
 // The scopes of at least two lines that follow each other, outer ones before inner ones: each with
-// its first and last row, its depth and its name. Of scopes of the same lines the innermost stands.
+// its first and last row and its name. Of scopes of the same lines the innermost stands.
 function foldsOf(names) {
-  const begun = [], byLines = new Map(), around = [];
+  const begun = [], byLines = new Map();
   for (let row = 0; row <= names.length; row++) {
     const parts = row < names.length ? scopesOf(names[row]) : [];
     let shared = 0;
     while (shared < begun.length && shared < parts.length && begun[shared].part === parts[shared]) shared++;
     while (begun.length > shared) {
       const name = begun.map(scope => scope.part).join("/"), { first } = begun.pop(), key = `${first}:${row - 1}`;
-      if (row - first > 1 && !byLines.has(key)) byLines.set(key, { first, last: row - 1, name, depth: 0 });
+      if (row - first > 1 && !byLines.has(key)) byLines.set(key, { first, last: row - 1, name });
     }
     for (const part of parts.slice(shared)) begun.push({ part, first: row });
   }
-  const folds = [...byLines.values()].sort((a, b) => a.first - b.first || b.last - a.last);
-  for (const fold of folds) {
-    while (around.length && around.at(-1).last < fold.first) around.pop();
-    fold.depth = around.length;
-    around.push(fold);
-  }
-  return folds;
+  return [...byLines.values()].sort((a, b) => a.first - b.first || b.last - a.last);
 }
 
 // The rows that are shown. A row is {kind, body, first, last, line, fold, part, depth, scope}: it

@@ -2,7 +2,7 @@
 
 // The panel beside the list: all that is known of one line.
 
-const ARRIVES = ["", "no gradient arrives", "zeros arrive", "the full gradient arrives", "a changed gradient arrives"];
+const ARRIVES = ["", "no gradient arrives", "zeros arrive", "the full gradient arrives"];
 const SAYS = ["", "so nothing flows on", "zeros flow on", "a gradient flows on", "a changed gradient flows on", "and goes no further", "and tf.gradients raises"];
 const KEYS = [["↑ ↓", "go from line to line"], ["→ ←", "open, fold"], ["Enter", "what is known of a line"], ["/", "search by words; Enter goes to the next"], ["n N", "next, previous hit of the search"], ["b", "next op at which a gradient ends"], ["r", "next op of a rule"], ["Esc", "close"]];
 

@@ -4,8 +4,7 @@
 
 function drawPlot(plot) {
   const group = make("div", "plot");
-  const upstream = plot.axis === "x" ? [1, -1] : [null];
-  for (const dy of upstream) {
+  for (const dy of new Set(plot.curves.map(curve => curve.dy))) {
     const curves = plot.curves.filter(curve => curve.dy === dy);
     group.append(make("figure", "", drawCurves(curves, plot), make("figcaption", "", dy === null ? "dx over dy" : `dx over x, where dy = ${dy}`)));
   }
