@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -241,6 +240,4 @@ def _safe_texts(value: Any) -> Any:
         return {one_line(str(key)): _safe_texts(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_safe_texts(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
     return value

@@ -76,11 +76,8 @@ def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[
     yield Event(wall_time=now, file_version="brain.Event:2")
     graph, graph_document = model.graphs[0], document["graphs"][0]
     body = document["bodies"][graph_document["body"]]
-    rules = {
-        name: document["rules"][marks[0]]["name"]
-        for row, marks in body["marks"].items()
-        for name in (body["names"][int(row)],)
-    }
+    names, marked = body["names"], body["marks"].items()
+    rules = {names[row]: document["rules"][marks[0]]["name"] for row, marks in marked}
     # Without weights. A rule adds nodes below the name of the op that it is for.
     owners = (
         node.name if node.name in rules else node.name.rpartition("/")[0] for node in graph.main
@@ -91,10 +88,10 @@ def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[
     ]
     yield Event(wall_time=now, graph_def=GraphDef(node=nodes).SerializeToString())
     ran = document["run"]["graphs"][0]["sizes"] if document["run"] else None
-    for step, sizes in (ran or {"lines": {}})["lines"].items():
+    for row, sizes in ran["lines"].items() if ran else ():
         if isinstance(sizes[number], float):
             summary = Summary(value=[Summary.Value(tag=TAG, simple_value=sizes[number])])
-            yield Event(wall_time=now, step=int(step), summary=summary)
+            yield Event(wall_time=now, step=row, summary=summary)
 
 
 def _event_node(node: Node, rule: str) -> NodeDef:
