@@ -24,7 +24,7 @@ from graphpatch.shown import one_line
 from graphpatch.table import path_in_words, plural, short
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.not_finite import NotFinite
+    from graphpatch.runtime.doctor_run import NotFinite
 
 PAIRS_SHOWN = 10
 ALIKE_SHOWN = 2  # ops that block alike and are printed

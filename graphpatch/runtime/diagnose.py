@@ -22,7 +22,7 @@ from graphpatch.graph.node import Node
 from graphpatch.table import beside, html_table, plural
 
 if TYPE_CHECKING:  # it imports numpy
-    from graphpatch.runtime.not_finite import NotFinite
+    from graphpatch.runtime.doctor_run import NotFinite
 
 VERDICT_WORDS = {
     "flows": "the gradient flows",
@@ -204,8 +204,7 @@ def _run(
 
     TensorFlow is imported here, and not before what is fed was read.
     """
-    from graphpatch.runtime.gradient_run import run_pairs
-    from graphpatch.runtime.not_finite import first_not_finite
+    from graphpatch.runtime.doctor_run import first_not_finite, run_pairs
     from graphpatch.runtime.tf_gradients import control_flow
     from graphpatch.runtime.values import fed_values
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -30,11 +30,11 @@ from graphpatch.graph.op_types import (
     RESOURCE_VARIABLE,
     VARIABLES,
 )
+from graphpatch.graph.walk import reached
 from graphpatch.opdefs import HANDLES
 from graphpatch.runtime.values import GUESSES, Guess, Values, seeded_value
 
 OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
-T = TypeVar("T")
 Ran = tuple[dict[str, Any], dict[str, str]]
 """The values of tensors, and why others have none."""
 
@@ -78,8 +78,8 @@ def _first_lines_kept_back() -> Iterator[None]:
             os.close(stderr)
 
 
-def run_op_by_op(graph_def: Any) -> bool:
-    """Let the functions that a GraphDef calls run with Grappler off; return whether it calls any.
+def run_op_by_op(graph_def: Any) -> None:
+    """Let the functions that a GraphDef calls run with Grappler off.
 
     A Session optimises the function of a PartitionedCall by the `config_proto` of that op, whatever
     its own settings are.
@@ -87,14 +87,12 @@ def run_op_by_op(graph_def: Any) -> bool:
     import tensorflow as tf
 
     bodies = graph_def.node, *(function.node_def for function in graph_def.library.function)
-    calls = [node for nodes in bodies for node in nodes if node.op in CALLS]
-    for node in calls:
+    for node in (node for nodes in bodies for node in nodes if node.op in CALLS):
         config = tf.compat.v1.ConfigProto.FromString(node.attr["config_proto"].s)
         without_grappler(config)
         node.attr["config_proto"].s = config.SerializeToString()
         if OLD in node.attr:
             node.attr[OLD].s = b""
-    return bool(calls)
 
 
 def without_grappler(config: Any) -> None:
@@ -152,9 +150,7 @@ class GraphRun:
 
     def guess(self, fed: Values, guess: Guess) -> None:
         """Take what is fed, and seeded values for placeholders and input pipelines."""
-        graph = self.graph
-        seeded = (*placeholder_values(graph, guess), *next_values(graph, fed, guess))
-        self.feeds = {**dict(seeded), **fed}
+        self.feeds = {**dict(seeded_feeds(self.graph, fed, guess)), **fed}
         self.variables = self.value_variables(self.graph, guess)
 
     def tensor(self, name: str) -> Any:
@@ -168,9 +164,12 @@ class GraphRun:
 
         Large images are tried where others are too small for the windows of the model.
         """
-        most, best, tried = -1, tuple[Values, Values, Ran](({}, {}, ({}, {}))), list[list[Any]]()
+        most, tried = -1, list[list[Any]]()
+        best: tuple[Values, Values] = {}, {}
+        ran: Ran = {}, {}
         for guess in guesses:
-            if guess.image and not self._are_too_small(*best[2]):
+            is_too_small = any(map(TOO_SMALL.search, ran[1].values())) or self._empty(ran[0])
+            if guess.image and not is_too_small:
                 continue
             self.guess(fed, guess)
             shapes = [np.shape(value) for value in (*self.feeds.values(), *self.variables.values())]
@@ -180,20 +179,16 @@ class GraphRun:
             values, reasons = self.run(tensors, False)
             count = len(values) - len(self._empty(values))
             if count > most:
-                most, best = count, (self.feeds, self.variables, (values, reasons))
+                most, best, ran = count, (self.feeds, self.variables), (values, reasons)
             if most == len(tensors):
                 break
-        self.feeds, self.variables, ran = best
+        self.feeds, self.variables = best
         return ran
 
     def _empty(self, values: Values) -> list[str]:
         """Return the tensors without elements, of shapes that do not say so."""
         empty = [name for name, value in values.items() if not np.size(value)]
         return [name for name in empty if self.tensor(name).shape.num_elements() != 0]
-
-    def _are_too_small(self, values: Values, reasons: Mapping[str, str]) -> bool:
-        """Return whether an image was smaller than a window that slides over it."""
-        return any(map(TOO_SMALL.search, reasons.values())) or bool(self._empty(values))
 
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
         """Return the values of those tensors that can be computed, and why the others cannot.
@@ -226,7 +221,18 @@ class GraphRun:
     @cached_property
     def _assigns(self) -> dict[str, tuple[Any, Any]]:
         """For each variable a placeholder that we add, and the op that assigns it."""
-        return {op.name: assignment(op) for op in variables_of(self.graph)}
+        import tensorflow as tf
+
+        assigns = dict[str, tuple[Any, Any]]()
+        with self.graph.as_default(), tf.control_dependencies(None):
+            for op in variables_of(self.graph):
+                value = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
+                if op.type == RESOURCE_VARIABLE:
+                    assign = tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
+                else:
+                    assign = tf.compat.v1.assign(op.outputs[0], value, validate_shape=False).op
+                assigns[op.name] = value, assign
+        return assigns
 
     def _session(self, optimise: bool) -> Any:
         import tensorflow as tf
@@ -239,9 +245,8 @@ class GraphRun:
         try:
             session.run(self.initialisers)
             assigns = [self._assigns[name] for name in self.variables]
-            fed = [placeholder for placeholder, _ in assigns]
-            values = dict(zip(fed, self.variables.values(), strict=True))
-            session.run([op for _, op in assigns], values)
+            fed = zip((value for value, _ in assigns), self.variables.values(), strict=True)
+            session.run([op for _, op in assigns], dict(fed))
             fill_tables(self.graph, session)
         except BaseException:
             session.close()
@@ -312,17 +317,6 @@ def initial_values(prefix: str | None, graph: Any, guess: Guess) -> dict[str, An
     return {**values, **drawn}
 
 
-def assignment(op: Any) -> tuple[Any, Any]:
-    """Add a placeholder for the value of a variable, and the op that assigns it; return both."""
-    import tensorflow as tf
-
-    with op.graph.as_default(), tf.control_dependencies(None):
-        value = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
-        if op.type == RESOURCE_VARIABLE:
-            return value, tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
-        return value, tf.compat.v1.assign(op.outputs[0], value, validate_shape=False).op
-
-
 def without_failed(
     graph: Any, wanted: list[str], error: Any, fed: Container[str] = ()
 ) -> list[str]:
@@ -351,18 +345,7 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {says.strip()}"
 
 
-def reached(starts: Iterable[T], beyond: Callable[[T], Iterable[T]]) -> set[T]:
-    """Return these, and all that they lead to."""
-    visited, todo = set[T](), list(starts)
-    while todo:
-        item = todo.pop()
-        if item not in visited:
-            visited.add(item)
-            todo += beyond(item)
-    return visited
-
-
-def waiting_ops(ops: Sequence[Any], fed: Container[str] = (), control: bool = True) -> set[Any]:
+def waiting_ops(ops: Iterable[Any], fed: Container[str] = (), control: bool = True) -> set[Any]:
     """Return these ops and all that wait for them; who reads a fed tensor does not wait for its op.
 
     Without `control`, only what is computed from their tensors.
@@ -373,7 +356,7 @@ def waiting_ops(ops: Sequence[Any], fed: Container[str] = (), control: bool = Tr
         readers = [reader for output in computed for reader in output.consumers()]
         return readers + (op._control_outputs if control else [])
 
-    return reached(ops, readers)
+    return set(reached(ops, readers))
 
 
 def ops_before(ops: Sequence[Any], control: bool = True) -> list[Any]:
@@ -400,31 +383,23 @@ FILLS_TABLES = frozenset({
 ENTRY_MAKERS = frozenset("Cast ConcatV2 Const Identity NoOp Pack Range Reshape".split())
 
 
-def placeholder_values(graph: Any, guess: Guess) -> Iterator[tuple[str, Any]]:
-    """Yield placeholders with seeded values: of a handle or a variant numpy has no value."""
-    for tensor in placeholders(graph):
-        if tensor.dtype.base_dtype.name not in HANDLES:
-            yield tensor.name, seeded_value(tensor.name, tensor.dtype, tensor.shape, guess)
+def seeded_feeds(graph: Any, fed: Container[str], guess: Guess) -> Iterator[tuple[str, Any]]:
+    """Yield what a program would feed, with seeded values; a handle or a variant has none in numpy.
 
-
-def next_values(graph: Any, fed: Container[str], guess: Guess) -> Iterator[tuple[str, Any]]:
-    """Yield tensors that iterators, queues and parsers of Examples give, with seeded values.
-
-    Not of a OneShotIterator, which needs no program, nor of a parser of Examples that are given.
+    That is placeholders, and what iterators, queues and parsers of Examples give. Not of a
+    OneShotIterator, which needs no program, nor of a parser of Examples that are given.
     """
     ops, size = graph.get_operations(), guess.size
     fed_tensors = [output for op in ops for output in op.outputs if output.name in fed]
-    parsed = waiting_ops([reader for tensor in fed_tensors for reader in tensor.consumers()])
+    parsed = waiting_ops(reader for tensor in fed_tensors for reader in tensor.consumers())
     for op in ops:
-        outputs: list[Any] = []
-        if op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator":
-            outputs = [o for o in op.outputs if o.dtype.name not in HANDLES]
-        elif op.type in PARSERS and op not in parsed:
-            outputs = list(op.outputs)
-        for output in outputs:
-            yield output.name, seeded_value(output.name, output.dtype, output.shape, guess)
-        if outputs and op.type in PARSERS:
-            # The indices and shapes of the sparse tensors: one value in each row.
+        is_next = op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator"
+        is_parser = op.type in PARSERS and op not in parsed
+        is_placeholder = op.type in PLACEHOLDERS and not op.name.startswith(ASSIGNED)
+        for output in op.outputs if is_next or is_parser or is_placeholder else ():
+            if output.dtype.base_dtype.name not in HANDLES:
+                yield output.name, seeded_value(output.name, output.dtype, output.shape, guess)
+        if is_parser:  # the indices and shapes of the sparse tensors: one value in each row
             count = op.get_attr(SPARSE_COUNTS.get(op.type, "Nsparse"))
             for indices, shape in zip(op.outputs, op.outputs[2 * count : 3 * count], strict=False):
                 rows, rank = np.arange(size, dtype=np.int64), indices.shape[1]

@@ -21,7 +21,7 @@ from graphpatch.analysis.doctor.survey import fix, survey
 from graphpatch.errors import ModelError
 from graphpatch.graph.op_types import FED
 from graphpatch.opdefs import DIFFERENTIABLE
-from graphpatch.runtime.gradient_run import run_pairs
+from graphpatch.runtime.doctor_run import run_pairs
 from tests.models import catalogue
 
 PARAMETERS = frozenset({"Const", "Variable", "VariableV2"})

@@ -16,8 +16,8 @@ import pytest
 import graphpatch
 from graphpatch.analysis.doctor import causes
 from graphpatch.analysis.doctor.survey import fix, survey
-from graphpatch.runtime import gradient_run
-from graphpatch.runtime.gradient_run import run_pairs
+from graphpatch.runtime import doctor_run
+from graphpatch.runtime.doctor_run import run_pairs
 from scripts.models import build_random
 from tests.models import catalogue
 from tests.models.doctor_oracle import Agreement, compare_pairs
@@ -200,9 +200,9 @@ def test_a_graph_is_imported_once_for_all_pairs_without_a_gradient(
         x = tf1.placeholder(tf1.float32, [], "x")
         names = [tf1.round(x, name=f"y{number}").name for number in range(5)]
         meta = tf1.train.export_meta_graph()
-    imports, imported = list[int](), gradient_run.imported_graph
+    imports, imported = list[int](), doctor_run.imported_graph
     monkeypatch.setattr(
-        gradient_run,
+        doctor_run,
         "imported_graph",
         lambda model, place: imports.append(1) or imported(model, place),
     )

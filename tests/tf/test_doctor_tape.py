@@ -12,7 +12,7 @@ import pytest
 
 import graphpatch
 from graphpatch.protos import AttrValue, NameAttrList
-from graphpatch.runtime.gradient_run import run_pairs
+from graphpatch.runtime.doctor_run import run_pairs
 from tests import graphs
 from tests.graphs import const, node
 from tests.models import catalogue

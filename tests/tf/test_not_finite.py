@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.runtime import not_finite
+from graphpatch.runtime import doctor_run
 from graphpatch.runtime.tf_gradients import control_flow
 
 tf = pytest.importorskip("tensorflow")
@@ -169,7 +169,7 @@ def test_gradients_that_do_not_run_are_not_called_finite(tmp_path: Path) -> None
 
 
 def test_a_long_loop_is_named_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(not_finite, "MOST_STEPS", 3)
+    monkeypatch.setattr(doctor_run, "MOST_STEPS", 3)
     _, start = in_control_flow(looped, True, tmp_path)
     assert (start.type, start.body, start.rule is not None) == ("StatelessWhile", "main", True)
     assert "is not known" in start.says

@@ -104,28 +104,22 @@ def sorted_overrides(
     gradients could not be taken.
     """
     known = {(override.place, override.key) for override in overrides(original)}
-    passed = {
-        (body.label, body.heads.names[index]): Node(body, custom)
-        for body in patched.bodies
-        for index, custom in hidden_ops(body).items()
-    }
-    bodies = Bodies(patched)
-    is_loaded, behind = patched.around.is_object_based, cache(ops_behind_returns)
+    bodies, customs, behind = Bodies(patched), cache(hidden_ops), cache(ops_behind_returns)
+    is_loaded = patched.around.is_object_based
     by_op: dict[OpKey, list[Override]] = {}
     for override in overrides(patched):
-        place, key = override.place, override.key
-        is_new = (place, key) not in known
-        is_unknown = not override.is_function and key not in registered and not is_loaded
+        place, key, node = override.place, override.key, override.node
+        is_new, custom = (place, key) not in known, customs(node.body).get(node.index)
         state, why = FIRED, ""
-        if is_unknown and not key.startswith(CUSTOM):
+        if not (override.is_function or is_loaded or key in registered or key.startswith(CUSTOM)):
             state = IGNORED
             why = (
                 f"no program registers the key {key!r}: name the module or .py file that does "
                 "with --import (in Python: imports=[...])"
             )
-        elif is_new and place in passed:
+        elif is_new and custom is not None:
             says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
-            state, why = IDLE, f"{passed[place]} {says}"
+            state, why = IDLE, f"{Node(node.body, custom)} {says}"
         elif place not in asked and not (is_loaded and _is_asked_on_tape(place, asked)):
             state, why = _state_unasked(override, bodies, asked, behind)
             if state == IDLE and failed:

@@ -105,8 +105,26 @@ class TensorFlowProcess:
                 env={**ENVIRONMENT, **os.environ, "PYTHONPATH": paths},
             )
             for message, values in self.setup.items():
-                self._answer(message, values)
-        return self._answer(method, arguments)
+                self.ask(message, *values)
+        messages, answers = self._popen.stdin, self._popen.stdout
+        assert messages is not None
+        assert answers is not None
+        try:
+            pickle.dump((method, arguments), messages, protocol=5)
+            messages.flush()
+            kind, answer = pickle.load(answers)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            why = self._last_words(self._popen.wait())
+            self.close()
+            raise ProcessDiedError(self, why) from None
+        except BaseException:
+            self.close()
+            raise
+        if kind == "refused":
+            raise answer
+        if kind == "failed":
+            raise RuntimeError(f"in the process that runs {self.name}:\n{answer}")
+        return answer
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
@@ -127,27 +145,6 @@ class TensorFlowProcess:
             self.close()
             return self.gradients(sources, target, dy)
         return answers, asked
-
-    def _answer(self, method: str, arguments: Sequence[Any]) -> Any:
-        assert self._popen is not None
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        try:
-            pickle.dump((method, arguments), self._popen.stdin, protocol=5)
-            self._popen.stdin.flush()
-            kind, answer = pickle.load(self._popen.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            why = self._last_words(self._popen.wait())
-            self.close()
-            raise ProcessDiedError(self, why) from None
-        except BaseException:
-            self.close()
-            raise
-        if kind == "refused":
-            raise answer
-        if kind == "failed":
-            raise RuntimeError(f"in the process that runs {self.name}:\n{answer}")
-        return answer
 
     def _last_words(self, status: int) -> str:
         """Return how the process ended, and the line in which TensorFlow says why."""

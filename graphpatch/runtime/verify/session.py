@@ -273,37 +273,35 @@ class SessionModel(GraphRun):
         return check_formulas(self)
 
     @cached_property
-    def _deciders(self) -> tuple[dict[str, str], int]:
+    def _deciders(self) -> dict[str, str]:
         """The ops that take branches, each with the tensor by which it decides.
 
-        Then how many there are in v1 loops and branches, which cannot be looked at.
+        No tensor where it cannot be looked at: in v1 loops and branches.
         """
-        read, hidden = dict[str, str](), 0
+        deciders = dict[str, str]()
         for op in self.graph.get_operations():
             if op.name.startswith(ASSIGNED) or op.type not in SIGNED | TRUTHS.keys():
                 continue
             tensor = op.inputs[TRUTHS.get(op.type, 0)]
-            if not (tensor.dtype.is_bool if op.type in TRUTHS else tensor.dtype.is_floating):
-                continue
-            # In a loop or branch an op does not run by what it reads; a Switch is where it begins.
-            if (op.name not in self.inside or op.type in TRUTHS) and self.there([tensor.name]):
-                read[op.name] = tensor.name
-            else:
-                hidden += 1
-        return read, hidden
+            if tensor.dtype.is_bool if op.type in TRUTHS else tensor.dtype.is_floating:
+                # In a loop or branch an op does not run by what it reads; a Switch begins one.
+                is_seen = op.name not in self.inside or op.type in TRUTHS
+                deciders[op.name] = tensor.name if is_seen and self.there([tensor.name]) else ""
+        return deciders
 
     def branches(self) -> Branches:
         """Return which branches the values take, of ops that are in no loop, branch or function."""
-        read, hidden = self._deciders
-        values, _ = super().run(sorted(set(read.values())), False)
-        taken = {}
-        for name, value in values.items():
-            below = ~value if value.dtype == bool else value < 0
-            taken[name] = bool(np.any(below)), bool(np.any(value > 0))
+        deciders, taken = self._deciders, dict[str, tuple[bool, bool]]()
+        values, _ = super().run(sorted(filter(None, set(deciders.values()))), False)
+        for op, name in deciders.items():
+            if name in values:
+                value = values[name]
+                below = ~value if value.dtype == bool else value < 0
+                taken[op] = bool(np.any(below)), bool(np.any(value > 0))
         # What waits for a queue that nobody fills is asked once.
-        self._deciders = {op: name for op, name in read.items() if name in values}, hidden
-        by_op = {op: taken[name] for op, name in self._deciders[0].items()}
-        return by_op, {"v1 loops or branches": hidden, **branches_in_functions(self.model_graph)}
+        self._deciders = {op: name for op, name in deciders.items() if not name or op in taken}
+        hidden = sum(not name for name in deciders.values())
+        return taken, {"v1 loops or branches": hidden, **branches_in_functions(self.model_graph)}
 
 
 def branches_in_functions(graph: ModelGraph) -> dict[str, int]:

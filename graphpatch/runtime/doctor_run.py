@@ -1,27 +1,49 @@
-"""Where NaN starts: the first op whose output, or whose gradient, is NaN or infinite."""
+"""What `doctor --run` runs: the gradients that it foretells, and where NaN starts in them.
+
+That is at the first op whose output, or whose gradient, is NaN or infinite.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from graphpatch.analysis.doctor.causes import RuleDict
 from graphpatch.analysis.document import Document
-from graphpatch.control_flow.contexts import Branch, control_flow, described
+from graphpatch.control_flow import contexts
 from graphpatch.control_flow.op_types import BOUNDARIES, BRANCHES, ENDS, ENTERS
 from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
+from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import CALLS, CASES, IFS, LOOPS
+from graphpatch.graph.walk import reached
 from graphpatch.opdefs import HANDLES
-from graphpatch.runtime.graph_run import ops_before, placeholders, reached
-from graphpatch.runtime.imported import spliced
-from graphpatch.runtime.tf_gradients import RaisedError, gradients, gradients_or_raised
-from graphpatch.runtime.values import Values
+from graphpatch.runtime.graph_run import (
+    GraphRun,
+    checkpoint,
+    initial_values,
+    ops_before,
+    placeholders,
+    seeded_variables,
+)
+from graphpatch.runtime.imported import imported_graph, spliced
+from graphpatch.runtime.tf_gradients import (
+    RaisedError,
+    control_flow,
+    gradients,
+    gradients_or_raised,
+    seeded_upstream,
+)
+from graphpatch.runtime.values import GUESSES, Guess, Values
 from graphpatch.runtime.verify.session import DEAD, SessionModel
+from graphpatch.table import plural
 
+# One example first, as a note on batch norms says.
+ONE_EXAMPLE_FIRST = (Guess(1, (1,)), *GUESSES)
 FROM_START = "it is there from the start: give other values"
 FORWARD = "no rule: a patch changes no forward value. In the program, {}"
 # What makes the forward value of an op finite, in the program that builds the graph.
@@ -39,6 +61,65 @@ SEE_INTO = (
 )
 INSIDE = "graphpatch_inside_"  # scopes of the ops of functions
 MOST_STEPS = 100  # of a loop that is looked into
+
+
+def run_pairs(
+    model: Model,
+    place: int,
+    pairs: Sequence[tuple[str, str]],
+    control_flow_v2: bool = True,
+    feed: Values | None = None,
+) -> list[dict[str, Any]]:
+    """What tf.gradients gives for each pair in graph `place` of a model, and what running it does.
+
+    The upstream gradient is seeded random numbers. With a `feed`, placeholders get its values, and
+    variables those of the checkpoint, or of their initialisers; without, both get small seeded
+    values. `gradient` is `tensor`, `none` or `error`; `zero` whether all of it is zero. The graph
+    runs, with all that it does: `refuse_unsafe` first, where it is not trusted.
+    """
+    # No checkpoint is needed to see a gradient flow.
+    values = seeded_variables if feed is None else partial(initial_values, checkpoint(model))
+    results, running = [], None
+    with control_flow(control_flow_v2):
+        for source, target in pairs:
+            # One to which no gradient was added before, and where none raised.
+            running = running or GraphRun(imported_graph(model, place), value_variables=values)
+            results.append(_run_pair(running, source, target, feed or {}))
+            if results[-1]["gradient"] != "none":
+                running = None
+    return results
+
+
+def _run_pair(running: GraphRun, source: str, target: str, fed: Values) -> dict[str, Any]:
+    x, y = running.tensor(source), running.tensor(target)
+    try:
+        if gradients_or_raised(y, [x]) == [None]:
+            return _result("none", "None")
+        with running.graph.as_default():
+            upstream = seeded_upstream(y) if y.dtype.is_floating else None
+        [built] = gradients_or_raised(y, [x], upstream)
+    except RaisedError as error:  # whatever a gradient function raises is the answer
+        return _result("error", str(error))
+    dx = getattr(built, "values", built).name
+    values, reasons = running.choose([dx], fed, ONE_EXAMPLE_FIRST)
+    if dx not in values:
+        why = f"the gradient is built, and running it fails: {reasons[dx]}"
+        return _result("tensor", why)
+    array = np.asarray(values[dx])
+    count = array.size - np.count_nonzero(np.isfinite(array))
+    if count:
+        says = f"NaN or infinite, {count:,} of {plural(array.size, 'element')}"
+        return _result("tensor", says, ran=True, finite=False)
+    if array.any() or not array.size:
+        says = f"largest element {np.max(np.abs(array), initial=0):.3g}"
+        return _result("tensor", says, ran=True)
+    return _result("tensor", "exactly zero on these values", ran=True, zero=True)
+
+
+def _result(
+    gradient: str, says: str, ran: bool = False, zero: bool = False, finite: bool = True
+) -> dict[str, Any]:
+    return {"gradient": gradient, "ran": ran, "zero": zero, "finite": finite, "says": says}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +158,12 @@ def first_not_finite(
     is put into the graph where NaN starts in a call, a branch or a loop of them. v1 loops and
     branches are not looked into: they are named, and the tensor that they read.
     """
-    session = SessionModel(model, model.graphs[place])
-    _, reasons = session.choose([target], feed)
-    seeded = tuple(t.name for t in placeholders(session.graph) if t.name not in feed)
+    search = _Search(model, model.graphs[place])
+    _, reasons = search.choose([target], feed)
+    seeded = tuple(t.name for t in placeholders(search.graph) if t.name not in feed)
     if reasons:
         return NotFinite(target, "not run", reasons[target], seeded=seeded)
-    return _Search(session, target, sources, seeded).answer()
+    return replace(search.answer(target, sources), target=target, seeded=seeded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +180,11 @@ class _Region:
     ends: frozenset[str] = frozenset()
 
 
-class _Search:
-    """One run of a graph: what is computed for the target, and which of it is not finite."""
+class _Search(SessionModel):
+    """One run of a graph: what is computed for a target, and which of it is not finite."""
 
-    def __init__(
-        self, session: SessionModel, target: str, sources: Sequence[str], seeded: tuple[str, ...]
-    ) -> None:
-        self.graph, self.running = session.graph, session
-        self.target, self.sources, self.seeded = target, sources, seeded
+    def __init__(self, model: Model, graph: ModelGraph) -> None:
+        super().__init__(model, graph)
         # Gradients of loops change their bodies: this is what the model has.
         graph_def = self.graph.as_graph_def()
         self.functions = {item.signature.name: item for item in graph_def.library.function}
@@ -114,13 +192,13 @@ class _Search:
         self.reasons: list[str] = []  # why some tensors could not be run
         self.labels: dict[str, str] = {}  # of scopes, the functions whose ops were put there
 
-    def answer(self) -> NotFinite:
+    def answer(self, target_name: str, sources: Sequence[str]) -> NotFinite:
         """Return the first op forward, or else backward."""
-        target = self.graph.get_tensor_by_name(self.target)
+        target, self.sources = self.graph.get_tensor_by_name(target_name), sources
         order = [
             op
             for op in ops_before([target.op], control=False)
-            if op.type in ENDS or op.name not in self.running.inside
+            if op.type in ENDS or op.name not in self.inside
         ]
         region = self._region(order, [target])
         start = self._forward(region)
@@ -139,7 +217,7 @@ class _Search:
 
     def _region(self, order: Sequence[Any], outputs: Sequence[Any]) -> _Region:
         made = {t.name: t for op in order for t in op.outputs if t.dtype.is_floating}
-        return _Region(order, outputs, {name: made[name] for name in self.running.there(made)})
+        return _Region(order, outputs, {name: made[name] for name in self.there(made)})
 
     def _found(
         self, phase: str, says: str, op: Any = None, tensors: Sequence[Any] = (), **more: Any
@@ -152,11 +230,11 @@ class _Search:
                 more["remedy"] = SEE_INTO
             body, name = self._place(op.name)
             more |= {"op": name, "type": op.type, "body": body}
-        values, _ = self.running.run([tensor.name for _, tensor in tensors], False)
+        values, _ = self.run([tensor.name for _, tensor in tensors], False)
         known = [(words, values[t.name]) for words, t in tensors if t.name in values]
         at = np.argwhere(~np.isfinite(_numbers(known[0][1])))[0] if known else ()
         more["values"] = tuple(f"{words}: {_described(value, at)}" for words, value in known)
-        return NotFinite(self.target, phase, says, seeded=self.seeded, **more)
+        return NotFinite("", phase, says, **more)
 
     def _not_finite(self, tensors: Mapping[str, Any]) -> set[str]:
         """Return the names of the tensors that hold NaN or infinity, found where they are."""
@@ -164,7 +242,7 @@ class _Search:
 
         with self.graph.as_default(), tf.control_dependencies(None):
             tests = {n: tf.reduce_all(tf.math.is_finite(t)).name for n, t in tensors.items()}
-        values, reasons = self.running.run(list(tests.values()), False)
+        values, reasons = self.run(list(tests.values()), False)
         self.reasons += [why for why in reasons.values() if DEAD not in why]
         return {name for name, test in tests.items() if not values.get(test, True)}
 
@@ -233,14 +311,14 @@ class _Search:
 
     def _context(self, op: Any) -> str:
         """Name the v1 loop or branch that begins or ends at an op."""
-        main = self.running.model_graph.main
+        main = self.model_graph.main
         try:
-            flow, index = control_flow(main), main.by_name[op.name]
+            flow, index = contexts.control_flow(main), main.by_name[op.name]
             if index in flow.in_loop and op.type not in BRANCHES:
-                return described(flow.in_loop[index])
+                return contexts.described(flow.in_loop[index])
             read = op.inputs[0 if op.type in ENDS else 1]
             context = flow.given(main.by_name[read.op.name], read.name)
-            if op.type in ENDS and isinstance(context, Branch):
+            if op.type in ENDS and isinstance(context, contexts.Branch):
                 return f"the v1 branch by {context.cond.current.pred!r}"
             return f"the v1 branch by {read.op.name!r}"
         except (KeyError, ModelError):  # contexts that TensorFlow could not tell of
@@ -337,7 +415,7 @@ class _Search:
 
     def _choice(self, tensor: Any) -> Any:
         """Return the value by which a branch is taken; of an array how many elements it has."""
-        value = np.asarray(self.running.run([tensor.name], False)[0][tensor.name])
+        value = np.asarray(self.run([tensor.name], False)[0][tensor.name])
         return value.size if value.ndim else value.item()
 
     def _inlined(self, function: str, reads: Sequence[Any]) -> list[Any]:
