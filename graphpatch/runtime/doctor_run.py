@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,8 @@ from graphpatch.graph.walk import reached
 from graphpatch.opdefs import HANDLES
 from graphpatch.runtime.graph_run import (
     GraphRun,
-    checkpoint,
-    initial_values,
     ops_before,
     placeholders,
-    seeded_variables,
 )
 from graphpatch.runtime.imported import imported_graph, spliced
 from graphpatch.runtime.tf_gradients import (
@@ -77,13 +73,12 @@ def run_pairs(
     values. `gradient` is `tensor`, `none` or `error`; `zero` whether all of it is zero. The graph
     runs, with all that it does: `refuse_unsafe` first, where it is not trusted.
     """
-    # No checkpoint is needed to see a gradient flow.
-    values = seeded_variables if feed is None else partial(initial_values, checkpoint(model))
+    valued = None if feed is None else model  # no checkpoint is needed to see a gradient flow
     results, running = [], None
     with control_flow(control_flow_v2):
         for source, target in pairs:
             # One to which no gradient was added before, and where none raised.
-            running = running or GraphRun(imported_graph(model, place), value_variables=values)
+            running = running or GraphRun(imported_graph(model, place), model=valued)
             results.append(_run_pair(running, source, target, feed or {}))
             if results[-1]["gradient"] != "none":
                 running = None

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -119,39 +119,71 @@ NO_GRADIENT_OF_CALL = re.compile(r"No gradient defined for op: (Stateful)?Partit
 ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
 
-def seeded_variables(graph: Any, guess: Guess) -> dict[str, Any]:
-    """Return a seeded value for each variable."""
-    import tensorflow as tf
-
-    return {
-        op.name: seeded_value(
-            op.name, op.get_attr("dtype"), tf.TensorShape(op.get_attr("shape")), guess
-        )
-        for op in variables_of(graph)
-    }
-
-
 @dataclass(eq=False)
 class GraphRun:
     """A tf.Graph, with what it is fed and what its variables hold.
 
-    Each run ends after `limit` milliseconds; 0: it ends by itself. `value_variables` gives the
-    values of variables for a guess. `names` has the tensors that go by other names here, and
-    `initialisers` what each Session runs first.
+    Each run ends after `limit` milliseconds; 0: it ends by itself. Variables have the values of the
+    checkpoint of `model`, or of their initialisers; seeded ones where no model is given. `names`
+    has the tensors that go by other names here, and `initialisers` what each Session runs first.
     """
 
     graph: Any
     feeds: Values = field(default_factory=dict)
     variables: Values = field(default_factory=dict)
     limit: int = field(default=20_000, kw_only=True)
-    value_variables: Callable[[Any, Guess], Values] = field(default=seeded_variables, kw_only=True)
+    model: Model | None = field(default=None, kw_only=True)
     names: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     initialisers: Sequence[Any] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.prefix = None if self.model is None else checkpoint(self.model)
 
     def guess(self, fed: Values, guess: Guess) -> None:
         """Take what is fed, and seeded values for placeholders and input pipelines."""
         self.feeds = {**dict(seeded_feeds(self.graph, fed, guess)), **fed}
-        self.variables = self.value_variables(self.graph, guess)
+        self.variables = self._variable_values(guess)
+
+    @cached_property
+    def restored(self) -> dict[str, Any]:
+        """The values of variables by the name of their op, as far as the checkpoint has them."""
+        import tensorflow as tf
+
+        if self.prefix is None:
+            return {}
+        values, reader = dict[str, Any](), tf.train.load_checkpoint(self.prefix)
+        shapes = reader.get_variable_to_shape_map()
+        for op in variables_of(self.graph):
+            shared = op.get_attr("shared_name").decode(errors="backslashreplace")
+            key = next((name for name in (op.name, shared) if name in shapes), None)
+            shape = tf.TensorShape(op.get_attr("shape"))
+            if key is not None and shape.is_compatible_with(shapes[key]):
+                values[op.name] = reader.get_tensor(key)
+        return values
+
+    def _variable_values(self, guess: Guess) -> dict[str, Any]:
+        """Return a value for each variable: of the checkpoint, of its initialiser, or a seeded one.
+
+        An initialiser that reads other variables finds their seeded values: no order counts.
+        """
+        import tensorflow as tf
+
+        values, initial = dict[str, Any](), dict[str, str]()
+        for op in variables_of(self.graph):
+            dtype, shape = op.get_attr("dtype"), tf.TensorShape(op.get_attr("shape"))
+            values[op.name] = seeded_value(op.name, dtype, shape, guess)
+            is_initialised = self.model is not None and op.name not in self.restored
+            for reader in op.outputs[0].consumers() if is_initialised else ():
+                named = reader.name == f"{op.name}/Assign" and reader.type.startswith("Assign")
+                if named and reader.inputs[0].op is op:
+                    value = reader.inputs[1]
+                    if value.shape.is_compatible_with(shape):
+                        initial[op.name] = value.name
+        values |= self.restored
+        asked = sorted(set(initial.values()))
+        computed = GraphRun(self.graph, variables=values).run(asked, False)[0] if asked else {}
+        drawn = {name: computed[tensor] for name, tensor in initial.items() if tensor in computed}
+        return {**values, **drawn}
 
     def tensor(self, name: str) -> Any:
         """Return the tensor that is called so here."""
@@ -277,44 +309,6 @@ def checkpoint(model: Model) -> str | None:
     prefix = path / "variables" / "variables" if model.file else path.with_suffix("")
     is_there = prefix.with_name(f"{prefix.name}.index").is_file()
     return str(prefix) if is_there and (model.file or model.container is META) else None
-
-
-def restored_values(graph: Any, prefix: str | None) -> dict[str, Any]:
-    """Return the values of variables by the name of their op, as far as the checkpoint has them."""
-    import tensorflow as tf
-
-    if prefix is None:
-        return {}
-    values, reader = dict[str, Any](), tf.train.load_checkpoint(prefix)
-    shapes = reader.get_variable_to_shape_map()
-    for op in variables_of(graph):
-        shared = op.get_attr("shared_name").decode(errors="backslashreplace")
-        key = next((name for name in (op.name, shared) if name in shapes), None)
-        shape = tf.TensorShape(op.get_attr("shape"))
-        if key is not None and shape.is_compatible_with(shapes[key]):
-            values[op.name] = reader.get_tensor(key)
-    return values
-
-
-def initial_values(prefix: str | None, graph: Any, guess: Guess) -> dict[str, Any]:
-    """Return a value for each variable: of the checkpoint, of its initialiser, or a seeded one.
-
-    An initialiser that reads other variables finds their seeded values, so that no order counts.
-    """
-    restored = restored_values(graph, prefix)
-    values = {**seeded_variables(graph, guess), **restored}
-    initial = dict[str, str]()
-    for op in variables_of(graph):
-        for reader in op.outputs[0].consumers() if op.name not in restored else ():
-            named = reader.name == f"{op.name}/Assign" and reader.type.startswith("Assign")
-            if named and reader.inputs[0].op is op:
-                value, shape = reader.inputs[1], op.get_attr("shape")
-                if value.shape.is_compatible_with(shape):
-                    initial[op.name] = value.name
-    asked = sorted(set(initial.values()))
-    computed = GraphRun(graph, variables=values).run(asked, False)[0] if asked else {}
-    drawn = {name: computed[tensor] for name, tensor in initial.items() if tensor in computed}
-    return {**values, **drawn}
 
 
 def without_failed(

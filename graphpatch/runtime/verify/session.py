@@ -11,7 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,12 +40,9 @@ from graphpatch.runtime.graph_run import (
     ENDLESS,
     GraphRun,
     Ran,
-    checkpoint,
     first_line,
-    initial_values,
     ops_before,
     placeholders,
-    restored_values,
     run_op_by_op,
     waiting_ops,
 )
@@ -102,12 +99,13 @@ def running_model(file: str, path: str, index: int) -> SessionModel | LoadedMode
 class SessionModel(GraphRun):
     """A graph in a Session; where the model has a checkpoint, variables have its values."""
 
+    model: Model
+
     def __init__(self, model: Model, graph: ModelGraph) -> None:
-        self.model, self.model_graph, self.prefix = model, graph, checkpoint(model)
+        self.model, self.model_graph = model, graph
         ops = {op for body in graph.bodies for op in body.by_type}
         limit = next((ms for which, ms in ENDLESS.items() if any(map(which.search, ops))), 0)
-        values = partial(initial_values, self.prefix)
-        super().__init__(**self.built(False), limit=limit, value_variables=values)
+        super().__init__(**self.built(False), limit=limit, model=model)
         # The ops in v1 loops and branches, of which a Session fetches nothing.
         body, names = graph.main, graph.main.heads.names
         switches = (index for op in SWITCHES for index in body.by_type.get(op, ()))
@@ -189,7 +187,7 @@ class SessionModel(GraphRun):
     def hold(self, variables: Values) -> None:
         """Let the variables hold these values, where its own checkpoint has no others."""
         shared = {name: value for name, value in variables.items() if name in self._assigns}
-        self.variables = {**shared, **restored_values(self.graph, self.prefix)}
+        self.variables = {**shared, **self.restored}
 
     def run(self, fetches: Sequence[str], optimise: bool) -> Ran:
         """Run in a Session; optimised, calls have their functions optimised as the model says."""
