@@ -25,7 +25,7 @@ ROOMS = tuple(
     (
         "above mapped decoding shown errors names tokens table protos opdefs "
         "graph control_flow formats differentiation match gradients patches recipes recipe_notes "
-        "rules schema step application selection analysis fleet runtime page keras "
+        "rules schema application selection analysis fleet runtime page keras "
         "tf_keras cli"
     ).split()
 )

@@ -10,7 +10,16 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch.analysis.document import Document
-from graphpatch.application import RulesLike, check_all, rules_of
+from graphpatch.application import (
+    RulesLike,
+    apply_rule,
+    check_all,
+    left_out_notes,
+    listed_matches,
+    ops_by_graph,
+    patch_matched,
+    rules_of,
+)
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
@@ -22,7 +31,6 @@ from graphpatch.match.select import Binding, MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE, Match, Pattern
 from graphpatch.patches.target import Target
 from graphpatch.rules import Rule, rules_from
-from graphpatch.step import apply_rule, left_out_notes, listed_matches, ops_by_graph, patch_matched
 from graphpatch.table import html_table, plural
 
 OF_RULES = {"rules", "match", "patch"}

@@ -14,7 +14,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.application import RulesLike, report_of, reported_rules, rules_of
+from graphpatch.application import (
+    RuleResult,
+    RulesLike,
+    check_expected,
+    matched_graph,
+    naming_rule,
+    patch_in_graph,
+    report_of,
+    reported_rules,
+    rules_of,
+)
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import MAIN, Node
@@ -28,13 +38,6 @@ from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import model_of
 from graphpatch.runtime.live import graph_of_op, graphs_around, keyed, put_into, rules_of_live
 from graphpatch.runtime.patch_graph import built_before
-from graphpatch.step import (
-    RuleResult,
-    check_expected,
-    matched_graph,
-    naming_rule,
-    patch_in_graph,
-)
 from graphpatch.table import plural
 
 CREATE_OP, UNHEARD = "_create_op_helper", "_graphpatch_original"

@@ -10,10 +10,10 @@ import pytest
 from graphpatch import load, rules
 from graphpatch.analysis import matches
 from graphpatch.analysis.matches import match_rules
+from graphpatch.application import RuleResult, patch_matched
 from graphpatch.errors import PatchError
 from graphpatch.graph.graph import Graph
 from graphpatch.rules import Rule
-from graphpatch.step import RuleResult, patch_matched
 
 DIGITS = Path(__file__).parent.parent.parent / "scripts/models/digits.pb"
 
