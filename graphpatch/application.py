@@ -13,13 +13,7 @@ import msgspec
 from graphpatch import opdefs
 from graphpatch.above import FromAbove
 from graphpatch.differentiation.shapes import sizes_in_words
-from graphpatch.errors import (
-    GraphpatchError,
-    MatchError,
-    PatchError,
-    did_you_mean,
-    wrong_argument,
-)
+from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean, wrong_argument
 from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import write_down
 from graphpatch.formats.destination import NO_CONTEXTS
@@ -42,17 +36,10 @@ from graphpatch.patches.reach import (
     refuse_shadowed,
     why_stopped,
 )
-from graphpatch.patches.target import (
-    Target,
-    refuse_ambiguous,
-    refuse_malformed,
-    target_of_match,
-)
+from graphpatch.patches.target import Target, refuse_ambiguous, refuse_malformed, target_of_match
 from graphpatch.recipe_notes import unmatched_activations, why_recipe_finds_nothing
 from graphpatch.recipes import is_recipe
-from graphpatch.rules import Expect, Rule, by_recipe
-from graphpatch.rules import RulesLike as RulesLike
-from graphpatch.rules import rules_of as rules_of
+from graphpatch.rules import Expect, Rule, RulesLike, by_recipe, rules_of
 from graphpatch.table import and_more, beside, html_table, plural, short
 
 # What a notebook shows of a model, a patched one beside it, gradients by and of these tensors.

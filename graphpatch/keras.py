@@ -10,12 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.layers import (
-        BackwardAs,
-        GradientFilter,
-        PatchedModel,
-        Surrogate,
-    )
+    from graphpatch.runtime.layers import BackwardAs, GradientFilter, PatchedModel, Surrogate
 else:
     from graphpatch.runtime.layers import for_tensorflow
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.again import damage
-from graphpatch.application import RulesLike, rules_of
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.check import check_graph as refuse_broken
 from graphpatch.match.select import find
-from graphpatch.rules import Rule, by_recipe
+from graphpatch.rules import Rule, RulesLike, by_recipe, rules_of
 from graphpatch.table import html_table
 
 

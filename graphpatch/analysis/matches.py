@@ -9,17 +9,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from graphpatch import application
 from graphpatch.analysis.document import Document
-from graphpatch.application import (
-    RulesLike,
-    apply_rule,
-    check_all,
-    left_out_notes,
-    listed_matches,
-    ops_by_graph,
-    patch_matched,
-    rules_of,
-)
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
@@ -30,7 +21,7 @@ from graphpatch.match.pattern.syntax import forms, type_notes
 from graphpatch.match.select import Binding, MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE, Match, Pattern
 from graphpatch.patches.target import Target
-from graphpatch.rules import Rule, rules_from
+from graphpatch.rules import Rule, RulesLike, rules_from, rules_of
 from graphpatch.table import html_table, plural
 
 OF_RULES = {"rules", "match", "patch"}
@@ -188,7 +179,7 @@ def match_rules(
     # Changed in place, as a copy for each rule would make many rules slow. A rule that fails in the
     # middle is taken back by doing again, on a copy from before, those since then.
     graphs, before, since = _copies(model.graphs), model.graphs, list[Rule]()
-    check_all(rules, graphs)
+    application.check_all(rules, graphs)
     matched, missed = list[RuleMatches](), 0
     for rule in rules:
         known = [find(graph, rule.match, rule.on) for graph in graphs]
@@ -196,17 +187,19 @@ def match_rules(
         of_rule = _rule_matches(rule, rule.match, rule.on, graphs, known, why, with_places, names)
         missed += not of_rule.matches
         try:
-            targets = ops_by_graph(rule, graphs, why=False, known=known)  # `near` tells why
+            targets = application.ops_by_graph(
+                rule, graphs, why=False, known=known
+            )  # `near` tells why
         except GraphpatchError as refusal:  # nothing has been changed
             error = str(refusal)
         else:
             try:
-                patch_matched(rule, targets)
+                application.patch_matched(rule, targets)
                 since.append(rule)
             except GraphpatchError as refusal:
                 error, graphs = str(refusal), _copies(before)
                 for earlier in since:
-                    apply_rule(earlier, graphs)
+                    application.apply_rule(earlier, graphs)
                 before, since = _copies(graphs), []
         matched.append(replace(of_rule, error=error.partition("\n")[0] or None))
     return matched
@@ -255,9 +248,9 @@ def _rule_matches(
     listed, places = list[dict[str, Any]](), list[Place]()
     for graph, matched in zip(graphs, known, strict=True):
         tags = graph.around.tags if len(graphs) > 1 else None
-        listed += listed_matches(matched, tags, whole=on == (WHOLE,))
+        listed += application.listed_matches(matched, tags, whole=on == (WHOLE,))
         places += _places_of(matched, tags or "") if with_places else ()
-    left_out = [text for matched in known for text in left_out_notes(name, matched)]
+    left_out = [text for matched in known for text in application.left_out_notes(name, matched)]
     near = list[str]()
     if why or not listed:
         near = (explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)).split("\n")
@@ -343,11 +336,11 @@ def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
     nothing to write down; MatchError where there is no match at all.
     """
     graphs = _copies(model.graphs)
-    check_all(rules, graphs)
+    application.check_all(rules, graphs)
     written: list[dict[str, Any]] = []
     for rule in rules:
         written += _saved_rules(rule, [find(graph, rule.match, rule.on) for graph in graphs])
-        apply_rule(rule, graphs)
+        application.apply_rule(rule, graphs)
     if not written:
         raise MatchError(f"{model.path}: nothing is matched, so there are no rules to write")
     return {"version": 1, "rules": written}

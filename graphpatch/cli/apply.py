@@ -61,8 +61,7 @@ def command(
     outputs: Texts = option("--outputs TENSORS", "Its outputs, in the same way."),
     allow_python: bool = options.PYTHON,
     rebuild_gradients: bool = option(
-        "--rebuild-gradients",
-        "Build the gradients of a training graph again, for its optimizer.",
+        "--rebuild-gradients", "Build the gradients of a training graph again, for its optimizer."
     ),
     loss: Texts = option("--loss TENSOR", "The loss of these gradients."),
     force: bool = options.FORCE,

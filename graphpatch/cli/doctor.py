@@ -32,10 +32,7 @@ PATH_SHOWN = 8  # tensors of a path that are printed
 
 RanPair = dict[str, Any] | None
 
-OUTPUT = {
-    "model": str,
-    "graphs": [{"pairs": [dict], "notes?": Any, "not_finite?": [dict]}],
-}
+OUTPUT = {"model": str, "graphs": [{"pairs": [dict], "notes?": Any, "not_finite?": [dict]}]}
 
 
 @options.command("doctor", "doctor model.pb --from x --to loss", "doctor model.pb --fix rules.json")

@@ -42,15 +42,11 @@ def command(
     op: Texts = option("--op", "Instead of RULES: ops of this type (may be a glob)."),
     name: Texts = option("--name", "Instead of RULES: ops of this name (may be a glob)."),
     pattern: str | None = option(
-        "--pattern",
-        "Instead of RULES: this small graph.",
-        shell_complete=options.pattern_names,
+        "--pattern", "Instead of RULES: this small graph.", shell_complete=options.pattern_names
     ),
     explain: bool = option("--explain", "Show the nearest places, and what they lack."),
     save: str | None = option(
-        "--save FILE.json",
-        "Write a rules file with one rule a match.",
-        type=options.RULES_FILE,
+        "--save FILE.json", "Write a rules file with one rule a match.", type=options.RULES_FILE
     ),
     force: bool = options.FORCE,
     as_json: bool = options.JSON,

@@ -21,7 +21,7 @@ from graphpatch.analysis.interface import ends_there, refuse_unknown_ends
 from graphpatch.analysis.matches import Matches, matches
 from graphpatch.analysis.revert import revert
 from graphpatch.analysis.rule_words import rules_at
-from graphpatch.application import RulesLike, apply
+from graphpatch.application import apply
 from graphpatch.errors import ModelError, OutputError, PatchError, check_path, tensor_names
 from graphpatch.formats import Model
 from graphpatch.formats.destination import PAGE_MARK, is_same, marked
@@ -32,6 +32,7 @@ from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.record import labels
 from graphpatch.match.spec import Pattern
 from graphpatch.page.document import SELECTED, RuleMarks, built_document
+from graphpatch.rules import RulesLike
 from graphpatch.shown import json_text
 
 if TYPE_CHECKING:

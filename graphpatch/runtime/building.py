@@ -16,14 +16,12 @@ from typing import Any
 
 from graphpatch.application import (
     RuleResult,
-    RulesLike,
     check_expected,
     matched_graph,
     naming_rule,
     patch_in_graph,
     report_of,
     reported_rules,
-    rules_of,
 )
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.graph.graph import ModelGraph
@@ -33,7 +31,7 @@ from graphpatch.match.conditions import holds
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import every_match
 from graphpatch.patches.reach import refuse_hidden, refuse_shadowed
-from graphpatch.rules import Rule
+from graphpatch.rules import Rule, RulesLike, rules_of
 from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import model_of
 from graphpatch.runtime.live import graph_of_op, graphs_around, keyed, put_into, rules_of_live
@@ -145,9 +143,8 @@ class RuleOnNewOps:
         Raises MatchError where it did not match as often as it expects, PatchError where it means
         nothing on any of the ops it matched.
         """
-        rule, count = self.rule, self.count
-        least, most = rule.expect.min, rule.expect.max
-        if not count or not least <= count <= (count if most is None else most):
+        rule, count, expect = self.rule, self.count, self.rule.expect
+        if not count or not expect.min <= count <= (count if expect.max is None else expect.max):
             with naming_rule(rule):
                 try:
                     check_expected(rule, [model_of(live).graphs[0] for live in made], count)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from graphpatch.application import Result, RulesLike, apply, reported_rules, rules_of
+from graphpatch.application import Result, apply, reported_rules
 from graphpatch.control_flow.stored import CONTEXTS
 from graphpatch.differentiation.bodies import callers
 from graphpatch.differentiation.override_keys import CUSTOM
@@ -22,7 +22,7 @@ from graphpatch.graph.check import BUILT
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
 from graphpatch.graph.walk import reached
-from graphpatch.rules import Rule
+from graphpatch.rules import Rule, RulesLike, rules_of
 from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import bare_meta, imported, model_of
 from graphpatch.runtime.live import NoKeyError, keyed, put_into, rules_of_live
