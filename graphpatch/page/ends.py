@@ -6,12 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.interface import (
-    MOST_OPS_ASKED,
-    default_targets,
-    fed_floats,
-    largest_first,
-)
+from graphpatch.analysis.interface import MOST_OPS_ASKED, default_targets, fed_floats, largest_first
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.graph import ModelGraph

@@ -42,10 +42,7 @@ SizeAnswers = dict[str, Measured]
 
 
 def sizes(
-    graphs: Sequence[GraphSides],
-    models: Sequence[Model],
-    feed: Feed | None,
-    allow_unsafe_ops: bool,
+    graphs: Sequence[GraphSides], models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool
 ) -> dict[str, Any]:
     """Return what the document says of a run: for each graph the sizes of its lines, and pictures.
 
