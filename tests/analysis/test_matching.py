@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphpatch import load, rules
-from graphpatch.analysis import matches
+from graphpatch import application, load, rules
 from graphpatch.analysis.matches import match_rules
 from graphpatch.application import RuleResult, patch_matched
 from graphpatch.errors import PatchError
@@ -70,7 +69,7 @@ def test_a_rule_that_fails_halfway_leaves_nothing(
         return step
 
     copies.clear()
-    monkeypatch.setattr(matches, "patch_matched", failing)
+    monkeypatch.setattr(application, "patch_matched", failing)
     found = match_rules(given, model)
     failed = found.pop(bad)
     assert (failed.error, failed.matches) == ("halfway", whole)
