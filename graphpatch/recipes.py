@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -41,27 +42,30 @@ RulesJson = list[dict[str, Any]]
 class Recipe(msgspec.Struct, frozen=True, eq=False):
     """A method as rules: what it is for, where it is from, what it takes and makes.
 
-    A parameter without a default must be given. `explains`: it is about activations, so that the
-    report names those that it leaves alone. `example`: how one that must be given is given.
-    `needs`: op types without one of which a model has nothing for it, and what to do then.
+    `explains`: it is about activations, so that the report names those that it leaves alone.
+    `example`: how a parameter that must be given is given. `needs`: op types without one of which a
+    model has nothing for it, and what to do then.
     """
 
     name: str
     purpose: str
     source: str
     make: Callable[..., RulesJson]
-    parameters: Mapping[str, object] = msgspec.field(default_factory=dict)
     explains: bool = False
     example: str = ""
     needs: tuple[frozenset[str], str] | None = None
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """Return the default of each parameter; None where it must be given."""
+        taken = inspect.signature(self.make).parameters.values()
+        return {each.name: None if each.default is each.empty else each.default for each in taken}
+
+    @property
     def spelled(self) -> str:
         """Return how it is called: `@reverse(at=, strength=1)`."""
-        parameters = (f"{k}={'' if v is None else v}" for k, v in self.parameters.items())
-        return (
-            f"{SIGN}{self.name}({', '.join(parameters)})" if self.parameters else SIGN + self.name
-        )
+        parameters = [f"{k}={'' if v is None else v}" for k, v in self.parameters.items()]
+        return SIGN + self.name + (f"({', '.join(parameters)})" if parameters else "")
 
 
 def rule(name: str, match: Any, patch: Any, at_least: int = 1) -> dict[str, Any]:
@@ -183,7 +187,7 @@ def _active(of: str) -> dict[str, Any]:
     return {"any": [{"name": of.partition(":")[0]}, {"downstream_of": walk}]}
 
 
-def _deeplift(of: str) -> RulesJson:
+def _deeplift(of: str = "") -> RulesJson:
     """With `of`, also ops that are no activations, and read tensors computed from that one."""
     *several, single = _of_family("deeplift", "deeplift_batch")
     if not of:
@@ -219,7 +223,7 @@ def _relevance(name: str, of: str) -> RulesJson:
     return [*several_ops(name, "identity", {}), *_by_inputs(name, of, *rows)]
 
 
-def _lrp_composite(epsilon: float, first: str) -> RulesJson:
+def _lrp_composite(epsilon: float = 1e-4, first: str = "") -> RulesJson:
     """z-plus at convolutions, epsilon at activations; biases and batch norm get nothing."""
     name = "lrp_composite"
     convolution: dict[str, Any] = {"op": list(CONVOLUTIONS_2D)}
@@ -243,14 +247,14 @@ def _lrp_composite(epsilon: float, first: str) -> RulesJson:
     return [*rules, _override_rule(f"{name}: first", "lrp_w2", {"name": first})] if first else rules
 
 
-def _straight_through_rules(name: str) -> RulesJson:
+def _straight_through_rules(name: str = "") -> RulesJson:
     match: dict[str, Any] = {"op": list(_STEP_TYPES)}
     match |= {"not": {"dtype": _INTEGERS}}  # lengths of sequences are counted by Sign, as ints
     match |= {"name": name} if name else {}
     return [rule("straight_through", match, {"straight_through": True})]
 
 
-def _reverse(at: str, strength: float) -> RulesJson:
+def _reverse(at: str, strength: float = 1.0) -> RulesJson:
     """At all outputs of an op, or at one, which `at` names as a tensor: `features:0`."""
     op, colon, place = at.rpartition(":")
     patch: dict[str, Any] = {"filter_gradient": {"reverse": {"strength": strength}}}
@@ -327,8 +331,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "rectified_gradient",
                 "rectified gradient: of each layer the parts that matter most",
                 LIBRARY["rectified_gradient"].source,
-                lambda q: _of_family("rectified_gradient", "rectified_gradient", q=q),
-                {"q": 0.98},
+                lambda q=0.98: _of_family("rectified_gradient", "rectified_gradient", q=q),
                 explains=True,
             ),
             Recipe(
@@ -338,15 +341,13 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 " on it, too",
                 LIBRARY["deeplift_batch"].source,
                 _deeplift,
-                {"of": ""},
                 explains=True,
             ),
             Recipe(
                 "lrp_epsilon",
                 "layer-wise relevance propagation by the epsilon rule: input * gradient",
                 ANCONA,
-                lambda epsilon: _activations("lrp_epsilon", "lrp_epsilon", epsilon=epsilon),
-                {"epsilon": 1e-4},
+                lambda epsilon=1e-4: _activations("lrp_epsilon", "lrp_epsilon", epsilon=epsilon),
                 explains=True,
             ),
             Recipe(
@@ -355,7 +356,6 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 " at the op `first`; biases of convolutions and batch norm get no relevance",
                 "Montavon et al., Layer-Wise Relevance Propagation: An Overview, 2019",
                 _lrp_composite,
-                {"epsilon": 1e-4, "first": ""},
                 explains=True,
                 needs=(frozenset(CONVOLUTIONS_2D), _NO_CONVOLUTIONS),
             ),
@@ -365,7 +365,6 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                     f"{method} at all layers; of the tensor `of`, relevance is output * gradient",
                     LIBRARY[source].source,
                     partial(_relevance, name),
-                    {"of": None},
                     explains=True,
                     example="of=image",
                 )
@@ -380,7 +379,6 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "straight-through estimators: Round, Floor, Ceil, Sign count as the identity",
                 LIBRARY["straight_through"].source,
                 _straight_through_rules,
-                {"name": ""},
                 needs=(frozenset(_STEP_TYPES), _NO_STEPS),
             ),
             Recipe(
@@ -388,7 +386,6 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "gradient reversal at a tensor, for domain-adversarial training",
                 LIBRARY["reverse"].source,
                 _reverse,
-                {"at": None, "strength": 1.0},
                 example="at=features, strength=0.3",
             ),
             Recipe(
@@ -404,7 +401,6 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "training leaves the variables of a scope as they are, or they get no gradient",
                 "definition",
                 _freeze,
-                {"scope": None},
                 example="scope=backbone",
                 needs=(frozenset(_TRAINABLE), _NO_VARIABLES),
             ),
@@ -455,7 +451,8 @@ def recipe_named(name: str) -> Recipe:
 
 
 def _with_parameters(recipe: Recipe, text: str) -> dict[str, Any]:
-    values: dict[str, Any] = dict(recipe.parameters)
+    defaults = recipe.parameters
+    values = dict(defaults)
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, sign, value = (piece.strip() for piece in part.partition("="))
         if not sign and len(values) == 1:
@@ -464,7 +461,7 @@ def _with_parameters(recipe: Recipe, text: str) -> dict[str, Any]:
             near = did_you_mean(key, values) or f"; it has: {', '.join(values) or 'none'}"
             raise RulesError(f"{SIGN}{recipe.name} has no parameter {key!r}{near}")
         try:
-            values[key] = float(value) if isinstance(recipe.parameters[key], float) else value
+            values[key] = float(value) if isinstance(defaults[key], float) else value
         except ValueError:
             raise RulesError(f"{SIGN}{recipe.name}: {key} is {value!r}, not a number") from None
         if isinstance(values[key], float) and not math.isfinite(values[key]):
