@@ -16,8 +16,16 @@ from graphpatch.analysis.document import document_of
 from graphpatch.application import Result, counted_types, reported_rules
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.progress import Shows, bar
-from graphpatch.cli.say import MATCH, noted, notes_of_warnings, say_error, say_json, say_lines
+from graphpatch.cli.say import (
+    MATCH,
+    Shows,
+    bar,
+    noted,
+    notes_of_warnings,
+    say_error,
+    say_json,
+    say_lines,
+)
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.order import FleetOrder, TaskResult
 from graphpatch.fleet.run import patch_models

@@ -7,8 +7,7 @@ from typing import Any
 
 from graphpatch.analysis.diff import CHANGES, diff, op_entry
 from graphpatch.cli import options
-from graphpatch.cli.progress import bar
-from graphpatch.cli.say import OP, say_answer
+from graphpatch.cli.say import OP, bar, say_answer
 from graphpatch.table import IN_LIST, and_more
 
 OUTPUT = {
@@ -27,15 +26,15 @@ OUTPUT = {
 
 @options.command("diff", "diff model.pb model.patched.pb", "diff a.pb b.pb --all")
 def command(
-    one: str = options.argument("A"),
-    other: str = options.argument("B"),
+    first: str = options.argument("A"),
+    second: str = options.argument("B"),
     every: bool = options.ALL,
     as_json: bool = options.JSON,
 ) -> int:
     """Compare the models A and B: gradients first. Exit 1 if they differ."""
     with bar() as progress:
-        compared = diff(one, other, progress)
-    document = {**compared.document(), "a": one, "b": other}
+        compared = diff(first, second, progress)
+    document = {**compared.document(), "a": first, "b": second}
     say_answer(as_json, document, _lines_of_diff(document, every))
     return 0 if compared.ok else 1
 

@@ -15,11 +15,9 @@ from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.survey import FixResult, fix, missing_end
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, say_answer
+from graphpatch.cli.say import bar, noted, say_answer
 from graphpatch.formats import load
-from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose
-from graphpatch.runtime.diagnose import Diagnosis as Found
+from graphpatch.runtime.diagnose import VERDICT_WORDS, Diagnosis, diagnose
 from graphpatch.shown import one_line
 from graphpatch.table import path_in_words, plural, short
 
@@ -65,7 +63,7 @@ def command(
     saved_as = ""
     if rules:
         inputs = {"the model itself": model, "the file of --feed": feed}
-        saved_as = options.refuse_rules_file(rules, force, inputs)
+        saved_as = options.checked_output(rules, force, inputs)
     with bar() as progress:
         loaded = load(model, progress)
         diagnosis = diagnose(
@@ -96,7 +94,7 @@ def command(
     options.write_rules_file(rules if is_written else None, fixes, tell)
 
 
-def _lines_of_survey(diagnosis: Found, rules: str, every: bool) -> Iterator[str]:
+def _lines_of_survey(diagnosis: Diagnosis, rules: str, every: bool) -> Iterator[str]:
     for place, graph in enumerate(diagnosis.seen):
         if len(diagnosis.seen) > 1:
             yield f"{diagnosis.model} [{graph.graph.around.tags}]"
@@ -119,20 +117,21 @@ def _lines_of_pairs(
     What was said of an op is not said again.
     """
     groups: dict[Hashable, list[tuple[PairDiagnosis, RanPair]]] = {}
-    connected = [pair.connected or len(pairs) == 1 for pair in pairs]
-    for place in (place for place, is_shown in enumerate(connected) if is_shown):
-        is_whole = every or sum(connected) <= PAIRS_SHOWN
-        kind = place if is_whole else _kind(pairs[place], results[place])
-        groups.setdefault(kind, []).append((pairs[place], results[place]))
+    both = zip(pairs, results, strict=True)
+    connected = [(pair, ran) for pair, ran in both if pair.connected or len(pairs) == 1]
+    is_whole = every or len(connected) <= PAIRS_SHOWN
+    for number, (pair, ran) in enumerate(connected):
+        kind = number if is_whole else _kind(pair, ran)
+        groups.setdefault(kind, []).append((pair, ran))
     explained: set[tuple[str, str]] = set()
     shown = list(groups.values())[: None if every else PAIRS_SHOWN]
     for alike in shown:
         yield from _pair_lines(*alike[0], explained, every)
         if alike[1:]:
             yield f"  ... {plural(len(alike) - 1, 'more pair')} like this; --all shows them"
-    if others := sum(connected) - sum(map(len, shown)):
+    if others := len(connected) - sum(map(len, shown)):
         yield f"... {plural(others, 'more pair')} of other kinds; --all shows them"
-    if apart := len(pairs) - sum(connected):
+    if apart := len(pairs) - len(connected):
         are = "pair is" if apart == 1 else "pairs are"
         yield f"{apart} more {are} not connected by any tensor"
 
@@ -212,7 +211,7 @@ def _not_finite_lines(start: NotFinite) -> Iterator[str]:
         yield f"  {short(start.seeded)} seeded, not real data: give --feed FILE.npz"
 
 
-def _fix_lines(diagnosis: Found, fixed: FixResult, rules: str) -> Iterator[str]:
+def _fix_lines(diagnosis: Diagnosis, fixed: FixResult, rules: str) -> Iterator[str]:
     blocked = bool(diagnosis.pairs) and not diagnosis.ok
     if diagnosis.rules:
         count, flowing = len(diagnosis.rules), len(fixed.flowing)

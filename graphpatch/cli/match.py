@@ -12,8 +12,7 @@ from graphpatch.analysis.matches import RuleMatches, as_rules_file, match_only, 
 from graphpatch.application import pattern_matches
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.progress import bar
-from graphpatch.cli.say import MATCH, say_answer
+from graphpatch.cli.say import MATCH, bar, say_answer
 from graphpatch.formats import load
 from graphpatch.match.conditions import conditions, natural_sort_key
 from graphpatch.match.spec import Match
@@ -64,7 +63,7 @@ def command(
     saved_as = save
     if save:
         inputs = dict(zip(("the rules file", "the model itself"), paths, strict=True))
-        saved_as = options.refuse_rules_file(save, force, inputs)
+        saved_as = options.checked_output(save, force, inputs)
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:

@@ -11,8 +11,7 @@ from graphpatch.analysis.interface import interface
 from graphpatch.analysis.rule_words import type_gradient
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts
-from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, say_json, say_lines
+from graphpatch.cli.say import bar, noted, say_json, say_lines
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError

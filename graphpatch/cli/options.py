@@ -126,8 +126,8 @@ def _completed(named: Iterable[tuple[str, Any]], typed: str) -> list[CompletionI
     return [item for item in items if item.value.removeprefix("@").startswith(typed)]
 
 
-def refuse_rules_file(path: str, force: bool, inputs: Mapping[str, str | None]) -> str:
-    """Return how the rules file is told of; OutputError where it may not be written there."""
+def checked_output(path: str, force: bool, inputs: Mapping[str, str | None]) -> str:
+    """Return how a rules file or page is told of; OutputError where it may not be written there."""
     refuse_inputs(path, inputs)
     return named(path, Destination(path, force, is_marked=True).replaces())
 

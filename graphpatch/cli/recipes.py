@@ -41,5 +41,5 @@ def command(
         indented = msgspec.json.format(msgspec.json.encode(rules), indent=2).decode()
         say_answer(as_json, rules, indented.splitlines())
     else:
-        tell = partial(say_lines, [options.refuse_rules_file(save, force, {})])
+        tell = partial(say_lines, [options.checked_output(save, force, {})])
         options.write_rules_file(save, msgspec.to_builtins(rules), tell)

@@ -30,7 +30,7 @@ def command(
     """
     path = Path(out)
     folder = path.with_suffix("")
-    where = options.refuse_rules_file(out, force, {"the model itself": model, "the feed": feed})
+    where = options.checked_output(out, force, {"the model itself": model, "the feed": feed})
     for file in folder.iterdir() if folder.is_dir() else [folder]:
         Destination(str(file), force, is_marked=True).replaces()
     from graphpatch.runtime.references import references

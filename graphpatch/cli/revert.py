@@ -10,8 +10,7 @@ import click
 from graphpatch.analysis.revert import revert
 from graphpatch.cli import options
 from graphpatch.cli.options import option
-from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, say_answer
+from graphpatch.cli.say import bar, noted, say_answer
 from graphpatch.formats import Model, load
 from graphpatch.formats.destination import Destination, refuse_inputs
 from graphpatch.formats.foreign import refuse_suffix

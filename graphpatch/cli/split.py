@@ -11,8 +11,7 @@ import click
 from graphpatch.analysis.split_parts import is_part, refuse_folder
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, notes_of_warnings, say_answer
+from graphpatch.cli.say import bar, noted, notes_of_warnings, say_answer
 from graphpatch.errors import OutputError
 from graphpatch.formats.destination import Destination
 

@@ -9,8 +9,7 @@ from typing import Any
 from graphpatch.analysis.again import SWAPPED
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say_answer
+from graphpatch.cli.say import bar, say_answer
 from graphpatch.formats import load
 from graphpatch.table import and_more, plural, short
 

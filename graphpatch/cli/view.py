@@ -13,11 +13,9 @@ import click
 
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.progress import bar
-from graphpatch.cli.say import noted, say_error, say_json, say_lines
+from graphpatch.cli.say import bar, noted, say_error, say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats import load
-from graphpatch.formats.destination import Destination, refuse_inputs
 from graphpatch.page.events import write_events
 from graphpatch.page.view import View, refuse_model, view
 from graphpatch.table import plural, short
@@ -82,9 +80,9 @@ def command(
     path = output or ("-" if model == "-" else options.beside(model, ".html"))
     if is_opened and path == "-":
         raise click.UsageError("--open opens a page in a file; name one with -o PAGE.html")
-    refuse_inputs(path, {"the rules file": rules, "the file of --feed": feed})
     is_page = not (as_json or tensorboard)
-    replaces = is_page and Destination(path, force, is_marked=True).replaces()
+    inputs = {"the rules file": rules, "the file of --feed": feed}
+    written = options.checked_output(path, force, inputs) if is_page else path
     with bar() as progress:
         models = [load(each, progress) for each in (model, patched) if each]
         for loaded in models:
@@ -104,18 +102,17 @@ def command(
     elif tensorboard and not shown.errors:
         say_lines(map(str, write_events(shown, Path(tensorboard))))
     elif not shown.errors:  # no page of rules that failed
-        _write_page(shown, path, is_opened, replaces)
+        _write_page(shown, path, written, is_opened)
     for error in shown.errors:
         say_error(f"{model}: {error}")
     return 0 if shown.ok else 1
 
 
-def _write_page(shown: View, path: str, is_opened: bool, is_replaced: bool) -> None:
+def _write_page(shown: View, path: str, written: str, is_opened: bool) -> None:
     if path == "-":
         sys.stdout.write(shown.html)
         return
-    lines = list(_lines_of_view(shown.document(), options.named(path, is_replaced)))
-    shown.save(path, partial(say_lines, lines))
+    shown.save(path, partial(say_lines, list(_lines_of_view(shown.document(), written))))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
         raise OutputError(f"no browser to open {path} in was found; the page is written")
 

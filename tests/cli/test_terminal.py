@@ -10,9 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from graphpatch.cli import progress
-from graphpatch.cli.progress import bar
-from graphpatch.cli.say import coloured, say, say_error, say_lines
+from graphpatch.cli import say as printing
+from graphpatch.cli.say import bar, coloured, say, say_error, say_lines
 
 RED, YELLOW, GREEN, END = "\x1b[31m\x1b[1m", "\x1b[33m\x1b[1m", "\x1b[32m\x1b[1m", "\x1b[0m"
 
@@ -102,11 +101,11 @@ def test_off_a_terminal_long_work_says_a_line_now_and_then(
 ) -> None:
     log, now = io.StringIO(), [0.0]
     monkeypatch.setattr(sys, "stderr", log)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(printing.time, "monotonic", lambda: now[0])
     with bar(of_many) as shown:
         shown("reading", 1, 5)
         assert log.getvalue() == ""
-        now[0] = progress.SECONDS_BETWEEN_LINES
+        now[0] = printing.SECONDS_BETWEEN_LINES
         shown("reading", 2, 5)
         shown("reading", 3, 5)
     assert log.getvalue() == said
@@ -124,7 +123,7 @@ def test_after_it_each_stage_has_its_bar_until_the_end(
     monkeypatch: pytest.MonkeyPatch, of_many: bool, said: str
 ) -> None:
     terminal, before = on_terminal(monkeypatch), set(threading.enumerate())
-    monkeypatch.setattr(progress, "SECONDS_BEFORE_BAR", 0)
+    monkeypatch.setattr(printing, "SECONDS_BEFORE_BAR", 0)
     with suppress(KeyError), bar(of_many) as shown:
         shown("reading", 10, 10)
         shown("writing", 25, 25)
