@@ -32,7 +32,7 @@ SEVERAL = (
     " file: `graphpatch recipes NAME --save FILE.json` writes those of one"
 )
 
-_SPELLED = re.compile(r"@(?P<name>[\w-]+)(?:\((?P<given>.*)\))?", re.ASCII | re.DOTALL)
+_SPELLED = re.compile(r"@([\w-]+)(?:\((.*)\))?", re.ASCII | re.DOTALL)
 _ANOTHER = re.compile(rf"[,\s]{SIGN}\w")  # behind the first
 HALF_SURROGATE = re.compile("[\ud800-\udfff]")  # bytes typed that are not UTF-8
 
@@ -437,17 +437,12 @@ def recipe_rules(spelled: str) -> dict[str, Any]:
         raise RulesError(f"expected @NAME or @NAME(key=value, ...), found {spelled!r}")
     if HALF_SURROGATE.search(spelled):
         raise RulesError(f"{spelled!r} is not UTF-8, as the names of ops are")
-    recipe = recipe_named(parts["name"])
-    return {"version": 1, "rules": recipe.make(**_with_parameters(recipe, parts["given"] or ""))}
-
-
-def recipe_named(name: str) -> Recipe:
-    """The recipe of this name, with or without @. Raises RulesError, with the nearest name."""
-    name = name.removeprefix(SIGN)
+    name, parameters = parts.groups("")
     if name not in RECIPES:
         near = did_you_mean(name, RECIPES) or f"; there are: {', '.join(RECIPES)}"
         raise RulesError(f"no recipe is called {name!r}{near}")
-    return RECIPES[name]
+    recipe = RECIPES[name]
+    return {"version": 1, "rules": recipe.make(**_with_parameters(recipe, parameters))}
 
 
 def _with_parameters(recipe: Recipe, text: str) -> dict[str, Any]:
