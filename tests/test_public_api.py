@@ -66,7 +66,7 @@ def test_every_command_on_a_model_is_a_function_or_said_not_to_be() -> None:
     assert {command for _, command in listed} == commands - {"references"}
 
 
-MODELS = {"paths", "original", "one"}
+MODELS = {"paths", "original", "first"}
 
 
 def arguments(command: str) -> list[Any]:
