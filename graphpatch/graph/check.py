@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from graphpatch import names
 from graphpatch.errors import ModelError, PatchError, did_you_mean
@@ -53,7 +54,10 @@ def check_graph(graph: Graph) -> None:
 
 def _check_inputs(body: Body) -> None:
     legal = {*body.by_name, *body.arguments}
-    odd = [  # most inputs are spelled as the op's name: those need no parsing
+    # Most inputs are spelled as the op's name, in many bodies all: those need no parsing.
+    if all(map(legal.__contains__, chain.from_iterable(body.heads.inputs))):
+        return
+    odd = [
         (index, slot, text)
         for index, inputs in enumerate(body.heads.inputs)
         if not legal.issuperset(inputs)

@@ -137,9 +137,18 @@ def behind_inputs(raw: bytes) -> bytes:
     return raw[at:]
 
 
+def behind_name(raw: bytes) -> bytes:
+    """Return a NodeDef behind its name, where this is first and short."""
+    return raw[2 + raw[1] :] if raw[:1] == HEAD[:1] and raw[1:2] < b"\x80" else raw
+
+
 def are_attrs_left(before: bytes, now: bytes) -> bool:
     """Return whether rules, which write behind them, left device and attrs as they were spelled."""
-    rest, more = behind_inputs(before), behind_inputs(now)
+    return has_record_alone(behind_inputs(before), behind_inputs(now))
+
+
+def has_record_alone(rest: bytes, more: bytes) -> bool:
+    """Return whether the ends of two NodeDefs are alike but for a record behind the second."""
     if not more.startswith(rest):
         return False
     more = more[len(rest) :]
@@ -420,8 +429,10 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     def written(self) -> dict[int, bytes]:
         """Return the NodeDefs that carry a record, serialized, in the order of the file."""
+        if not self.edited:
+            return {index: self.payload(index).small for index in self.heads.records}
         signed = self.heads.records.keys() | self.edited.keys()
-        order = filter(signed.__contains__, self.in_file_order()) if signed else ()
+        order = filter(signed.__contains__, self.in_file_order())
         return {at: raw for at in order if PROVENANCE in (raw := self.payload(at).small)}
 
     def open_node(self, index: int) -> EditedNode:
