@@ -29,7 +29,7 @@ from graphpatch.formats.container import META
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
 from graphpatch.graph.check import built_gradients
-from graphpatch.graph.graph import Graph, ModelGraph, carrier, read_record
+from graphpatch.graph.graph import Graph, ModelGraph, read_record
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched, written_by_rules
 from graphpatch.graph.record import ModelRecord
@@ -346,8 +346,7 @@ def is_intact(graph: Graph) -> bool:
         return not any(body.touched() for body in graph.bodies)
     if record.live:  # TensorFlow exports the graph anew, with other attrs beside ours
         return not _has_lost_gradients(graph)
-    by_rules = written_by_rules(graph)
-    return record.exported or record.written == checksum_of_rules(graph, by_rules, carrier(graph))
+    return record.exported or record.written == checksum_of_rules(graph, written_by_rules(graph))
 
 
 def _has_lost_gradients(graph: Graph) -> bool:

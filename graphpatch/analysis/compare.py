@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,7 @@ from graphpatch.formats.container import meta_around
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import ConstTensor, constant
 from graphpatch.graph.graph import LIBRARY, ModelGraph
-from graphpatch.graph.node import (
-    Body,
-    Node,
-    Payload,
-    are_attrs_left,
-    behind_name,
-    has_record_alone,
-)
+from graphpatch.graph.node import NAME, Body, Node, Payload, are_attrs_left
 from graphpatch.graph.provenance import PROVENANCE_ATTR
 from graphpatch.graph.wire import LARGE, Piece, Span, message, piece_bytes, read_span
 from graphpatch.protos import GraphDef, MetaGraphDef
@@ -82,30 +75,22 @@ def unlike(
     before: Body, after: Body, pairs: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[Node, Node, list[str]]]:
     """Yield the pairs of nodes that are not the same bytes, with their differences in words."""
-    for first, second in _in_other_bytes(before, after, pairs):
+    data, data_after = before.source.data, after.source.data
+    starts, starts_after = before.heads.starts, after.heads.starts
+    sizes = [0] * len(before)
+    if not before.edited and not after.edited:
+        sizes = [*(end - start for start, end in pairwise(starts)), 0]
+    for first, second in pairs:
+        # Small nodes of two files: what begins with the bytes of a whole field begins with it.
+        if 0 < (size := sizes[first]) < LARGE:
+            start, at = starts[first], starts_after[second]
+            if data[start : start + size] == data_after[at : at + size]:
+                continue
         old, new = before.payload(first), after.payload(second)
         is_same = old.small == new.small and old.parts == new.parts
         if not (is_same and all(map(same_bytes, old.pieces, new.pieces) if old.large else ())):
             nodes = Node(before, first), Node(after, second)
             yield *nodes, _differences(*nodes, old, new)
-
-
-def _in_other_bytes(
-    before: Body, after: Body, pairs: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """Leave out pairs of small nodes that are the same bytes of two files, which most are."""
-    if before.edited or after.edited:
-        yield from pairs
-        return
-    data, data_after = before.source.data, after.source.data
-    starts, starts_after = before.heads.starts, after.heads.starts
-    ends = [*starts[1:], 0]  # 0: that of the last is not known
-    for first, second in pairs:
-        start, at = starts[first], starts_after[second]
-        size = ends[first] - start
-        # What begins with the bytes of a whole field begins with this field.
-        if not 0 < size < LARGE or data[start : start + size] != data_after[at : at + size]:
-            yield first, second
 
 
 def same_bytes(a: Piece, b: Piece) -> bool:
@@ -125,7 +110,7 @@ def same_bytes(a: Piece, b: Piece) -> bool:
 def _differences(before: Node, after: Node, old: Payload, new: Payload) -> list[str]:
     """Return each difference of two NodeDefs in a line, without what rules wrote down."""
     changes, is_large = list[str](), bool(old.large or new.large)
-    if not is_large and has_record_alone(behind_name(old.small), behind_name(new.small)):
+    if not is_large and are_attrs_left(old.small, new.small, NAME):
         return changes
     if before.op != after.op:
         changes.append(f"op type: {before.op} -> {after.op}")

@@ -17,7 +17,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph, Progress
-from graphpatch.graph.node import Body, Node, behind_inputs
+from graphpatch.graph.node import Body, Node, behind_head
 from graphpatch.graph.provenance import in_model, op_type_in_model, recorded_original
 from graphpatch.graph.record import labels
 from graphpatch.names import OpKey
@@ -216,7 +216,7 @@ def _backward_in_words(
     if node is None:
         return "(not there)"
     body, index = node
-    form = body, body.heads.ops[index], behind_inputs(body.payload(index).small)
+    form = body, body.heads.ops[index], behind_head(body.payload(index).small)
     if form not in states:
         state = gradient_state(node)
         named = state.get("function") or state.get("key")

@@ -30,8 +30,6 @@ LOST_RECORD = (
     "the record of its rules is gone, with the op that carried it: something other than graphpatch "
     "changed the file after the first rule; patch the original again"
 )
-
-
 ALL_OFF = "take all rules off, and apply again those that are to stay"
 LEAST_ID = 4  # digits by which a rule may be named
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from graphpatch.graph.functions import Extract, Fed, StaticShape, called_by_op
 from graphpatch.graph.graph import Graph, ModelGraph
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import ALL_VARIABLES, OPTIONAL_PLACEHOLDER, PLACEHOLDERS
-from graphpatch.graph.walk import readers_of
+from graphpatch.graph.walk import reached, readers_of
 from graphpatch.graph.wire import Piece
 from graphpatch.opdefs import HANDLES
 
@@ -280,18 +281,14 @@ def must_be_handed_on(graph: Graph, node: Node, called: Collection[str], in_fram
 
 def _changing(graph: Graph, functions: Iterable[str]) -> Node | None:
     """Return an op of these functions, or of those that they call, that changes from run to run."""
-    todo, visited = list(functions), set[str]()
-    while todo:
-        name = todo.pop()
-        if name in visited or name not in graph.functions:
-            continue
-        visited.add(name)
-        body = graph.functions[name]
-        called = called_by_op(body)
-        changing = next(
-            (node for node in body if node.index not in called and changes_each_run(node)), None
-        )
-        if changing is not None:
-            return changing
-        todo += (callee for callees in called.values() for callee in callees)
+    bodies = graph.functions
+
+    def called_in(name: str) -> dict[int, list[str]]:
+        return called_by_op(bodies[name]) if name in bodies else {}
+
+    for name in reached(functions, lambda name: chain.from_iterable(called_in(name).values())):
+        called = called_in(name)
+        for node in bodies.get(name, ()):
+            if node.index not in called and changes_each_run(node):
+                return node
     return None

@@ -10,7 +10,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.check import OF_AN_OP, SEED, scopes_of_gradients
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import VARIABLES
-from graphpatch.graph.walk import data_uses, upstream
+from graphpatch.graph.walk import data_uses, reached, upstream
 from graphpatch.patches.freeze import VARIABLE_READS, updates
 from graphpatch.table import short
 
@@ -263,13 +263,11 @@ class _Section:
 
 def _variables_read(body: Body, name: str) -> set[str]:
     """Return the variables that an op reads, directly or through what hands their values on."""
-    variables, waiting, visited = set[str](), [name], set[str]()
-    while waiting:
-        node = body.node(waiting.pop())
-        if node.op in VARIABLES:
-            variables.add(node.name)
-        elif node.name == name or node.op in VARIABLE_READS:
-            read = {names.op_of(text) for text in node.data_inputs} & body.by_name.keys()
-            waiting += read - visited
-            visited |= read
-    return variables
+
+    def read_by(op: str) -> set[str]:
+        node = body.node(op)
+        is_passed = node.op not in VARIABLES and (op == name or node.op in VARIABLE_READS)
+        read = node.data_inputs if is_passed else ()
+        return set(map(names.op_of, read)) & body.by_name.keys()
+
+    return {op for op in reached([name], read_by) if body.node(op).op in VARIABLES}

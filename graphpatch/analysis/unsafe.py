@@ -94,7 +94,8 @@ def unsafe_ops(graph: ModelGraph, fetched: Iterable[str] | None = None) -> dict[
         Node(body, index)
         for body in graph.bodies
         for op in (UNSAFE.keys() | BY_ATTR) & body.by_type.keys()
-        for index in (() if _is_stateful(op) else body.by_type[op])
+        if (known := opdefs.lookup(op)) is not None and not known.stateful
+        for index in body.by_type[op]
     )
     return _unsafe_of([*_with_called_ops(graph, _needed_ops(graph.main, fetched)), *at_import])
 
@@ -148,11 +149,6 @@ def _refuse(unsafe: Mapping[Node, str]) -> None:
 
 def _unsafe_of(nodes: Iterable[Node]) -> dict[Node, str]:
     return {node: does for node in nodes if (does := unsafe_op(node))}
-
-
-def _is_stateful(op: str) -> bool:
-    known = opdefs.lookup(op)
-    return known is None or known.stateful
 
 
 def _needed_ops(body: Body, fetched: Iterable[str] | None) -> list[Node]:

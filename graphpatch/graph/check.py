@@ -71,8 +71,7 @@ def _check_inputs(body: Body) -> None:
             f"{_where(body)}: {len(unresolved)} inputs name no op; the first is input {text!r} "
             f"of {body.heads.names[index]!r}{did_you_mean(names.op_of(text), legal)}"
         )
-    tensors = {text for _, _, text in odd if text[:1] != "^"}
-    outputs = {text: gives_output(body, text) for text in tensors}
+    outputs = {text: gives_output(body, text) for text in {text for *_, text in odd}}
     for index, slot, text in odd:
         if text[:1] == "^":
             behind = next(iter(body.heads.inputs[index][slot + 1 : slot + 2]), "^")

@@ -38,7 +38,7 @@ from graphpatch.shown import one_line
 
 HEAD = b"\n\x12\x1a"  # tags of name, op and input in NodeDef
 ATTR = 5  # in NodeDef
-ENTRY = b"*"  # the tag of such a field
+NAME, ENTRY = b"\n", b"*"  # the tags of the name, and of an attr
 MAIN = "main"
 PROVENANCE = PROVENANCE_ATTR.encode()
 RECORD = encoded(1, PROVENANCE)  # begins the entry of a record
@@ -129,26 +129,20 @@ def attr_value(span: Span) -> AttrValue:
     return message(AttrValue, span.source.data[span.start : span.end])
 
 
-def behind_inputs(raw: bytes) -> bytes:
+def behind_head(raw: bytes, tags: bytes = HEAD) -> bytes:
     """Return a NodeDef behind its name, op type and inputs, as far as these are first and short."""
     at, end = 0, len(raw)
-    while at < end and raw[at] in HEAD and raw[at + 1] < 0x80:
+    while at < end and raw[at] in tags and raw[at + 1] < 0x80:
         at += 2 + raw[at + 1]
     return raw[at:]
 
 
-def behind_name(raw: bytes) -> bytes:
-    """Return a NodeDef behind its name, where this is first and short."""
-    return raw[2 + raw[1] :] if raw[:1] == HEAD[:1] and raw[1:2] < b"\x80" else raw
+def are_attrs_left(before: bytes, now: bytes, tags: bytes = HEAD) -> bool:
+    """Return whether rules, which write behind them, left device and attrs as they were spelled.
 
-
-def are_attrs_left(before: bytes, now: bytes) -> bool:
-    """Return whether rules, which write behind them, left device and attrs as they were spelled."""
-    return has_record_alone(behind_inputs(before), behind_inputs(now))
-
-
-def has_record_alone(rest: bytes, more: bytes) -> bool:
-    """Return whether the ends of two NodeDefs are alike but for a record behind the second."""
+    With the tag of the name alone: op type and inputs too.
+    """
+    rest, more = behind_head(before, tags), behind_head(now, tags)
     if not more.startswith(rest):
         return False
     more = more[len(rest) :]
@@ -352,7 +346,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         payload = self.payload(index)
         if payload.large:
             return index
-        rest = behind_inputs(payload.small)
+        rest = behind_head(payload.small)
         if PROVENANCE not in rest and COLOCATED not in rest and rest[:1] not in HEAD:
             return rest
         source, parts, at = Source(rest), list[bytes](), 0

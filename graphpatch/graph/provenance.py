@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -69,11 +69,6 @@ def clone_of(node: Node) -> str:
     return (record(node) or UNTOUCHED).clone_of
 
 
-def clones(body: Body, of: Collection[str]) -> Iterator[Node]:
-    """Yield the ops of a body that rules cloned from these."""
-    return (node for node in touched(body) if clone_of(node) in of)
-
-
 def original(node: Node) -> NodeDef | None:
     """Return a node before the first rule, without large fields; None if unchanged or added."""
     known = record(node)
@@ -114,19 +109,17 @@ def written_by_rules(graph: Graph) -> Written:
     return [(body, body.written()) for body in graph.bodies if not body.is_ours]
 
 
-def checksum_of_rules(
-    graph: Graph, by_rules: Written, carrier: tuple[Body, int] | None = None
-) -> str:
-    """Return a checksum of what rules wrote, and of what all other ops are called and read.
-
-    What the node `carrier` tells of the model, which holds the checksum, does not count.
-    """
+def checksum_of_rules(graph: Graph, by_rules: Written) -> str:
+    """Return a checksum of what rules wrote, and of what all other ops are called and read."""
     digest = xxhash.xxh3_64()
     for body, written in by_rules:
         heads = body.heads
         for index, raw in written.items():
-            if carrier is not None and index == carrier[1] and body is carrier[0]:
-                raw = _without_model(Node(body, index), raw)
+            known = record(Node(body, index)) if b'"model":' in raw else None
+            if known is not None:  # without what is written of the model
+                proto = message(NodeDef, raw)
+                proto.attr[PROVENANCE_ATTR].list.s[0] = structs.replace(known, model=None).json()
+                raw = proto.SerializeToString(deterministic=True)
             digest.update(raw)
         others = [index for index in body.in_file_order() if index not in written]
         for column in (heads.names, heads.ops, [*map("\0".join, heads.inputs)]):
@@ -142,15 +135,6 @@ def checksum_of_rules(
         digest.update(function.SerializeToString(deterministic=True))
         digest.update(graph.library.gradients.get(function.signature.name, "").encode())
     return str(digest.hexdigest())
-
-
-def _without_model(node: Node, raw: bytes) -> bytes:
-    """Return a serialized node without what is written down of the model in its record."""
-    proto = message(NodeDef, raw)
-    known = structs.replace(record(node) or UNTOUCHED, model=None)
-    proto.attr[PROVENANCE_ATTR].list.s[0] = known.json()
-    without: bytes = proto.SerializeToString(deterministic=True)
-    return without
 
 
 def reads_of_patched(by_rules: Written) -> int:

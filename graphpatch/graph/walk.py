@@ -149,18 +149,15 @@ def downstream(
     """
     op_names, inputs = body.heads.names, body.heads.inputs
 
-    def uses_of(op: str) -> list[tuple[int, str]]:
-        return [(index, inputs[index][slot]) for index, slot in body.readers.get(op, ())]
-
     def read_from(index: int) -> list[int]:
-        uses_here = uses_of(op_names[index])
-        return [reader for reader, text in uses_here if control or not text.startswith("^")]
+        uses_here = body.readers.get(op_names[index], ())
+        return [at for at, slot in uses_here if control or inputs[at][slot][:1] != "^"]
 
     starts = [
         index
         for tensor in tensors
-        for index, text in uses_of(tensor.op)
-        if (control if text.startswith("^") else names.parse(text) == tensor)
+        for index, slot in body.readers.get(tensor.op, ())
+        if names.parse(text := inputs[index][slot]) == tensor or (control and text[:1] == "^")
     ]
     return _marked(body, starts, through, last, read_from)
 

@@ -312,7 +312,8 @@ class BackwardAsPatch(Patch):
 
     def _rewrite_body(self, nodes: Sequence[Node], editor: Editor) -> None:
         body = nodes[0].body
-        clones = list(provenance.clones(body, {node.name for node in nodes}))
+        of = {node.name for node in nodes}
+        clones = [n for n in provenance.touched(body) if provenance.clone_of(n) in of]
         if not clones:
             refuse_shadowed(nodes, goes_first=True)
         path = CleanPath(body, {node.index: self.input for node in (*nodes, *clones)}, editor)

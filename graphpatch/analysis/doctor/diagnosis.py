@@ -40,6 +40,7 @@ IN_FUNCTIONS = (
     "SymbolicGradient gives a tensor for each input of a function: zeros where nothing comes back, "
     "or an error in the run where it knows no gradient of an op (--run shows which)"
 )
+STALLED = "the start of a v1 loop without its control-flow context, whose Exits freezing pruned"
 LOOP_REMEDY = (
     "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta; "
     'where no rule is needed, RULES has "rules": []'
@@ -264,7 +265,9 @@ class Doctor:
         if not places and source not in reach.got and not reach.raised:
             ops = wiring.body.heads.ops
             stuck = [index for index in reach.between - reach.visited if ops[index] in MERGES]
-            yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])
+            for index in sorted(stuck)[:1]:
+                node, says = Node(wiring.body, index), "None: the loop is never visited"
+                yield Finding("loop", node, None, STALLED, says, LOOP_REMEDY)
 
     def _inside(self, path: tuple[str, int, int], reported: Reported) -> Iterator[Finding]:
         """Yield what blocks the path inside a function, from an argument to an output."""
@@ -332,11 +335,6 @@ def target_finding(
         return None
     what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
     return Finding("target", node, None, what, says, "take a real number as the target")
-
-
-def _stalled(node: Node) -> Finding:
-    what = "the start of a v1 loop without its control-flow context, whose Exits freezing pruned"
-    return Finding("loop", node, None, what, "None: the loop is never visited", LOOP_REMEDY)
 
 
 def _verdict_of(reach: GradientReach, source: Tensor) -> str:
