@@ -374,9 +374,7 @@ def _last_tensors(path: CleanPath) -> Ends:
     """Return the outputs of the body: of the main graph, float tensors that no other is made of."""
     body, ends = path.body, Ends()
     returned = {names.parse(text) for text in body.ret.values()}
-    for node in filter(path.holds, body):
-        if not lets_through(node):
-            continue
+    for node in (n for n in body if path.holds(n) and lets_through(n)):
         for output, arg in enumerate(node.outputs or ()):
             if body.is_main:
                 is_end = not any(gives_on(reader) for reader, _ in walk.uses(node, output))
