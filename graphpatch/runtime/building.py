@@ -274,10 +274,9 @@ class Building:
 
     def _put_into(self, live: Any, graph: ModelGraph, results: Iterable[RuleResult]) -> None:
         """Do to a live graph what rules did to the graph that was taken from it."""
-        nodes = [Node(graph.main, index) for index in sorted(graph.main.edited)]
-        if nodes:
-            put_into(live, nodes, [key for result in results for key in result.session])
-            rules_of_live(live).sign(live, nodes[0].name)
+        if graph.main.edited:
+            put_into(live, graph.main, [key for result in results for key in result.session])
+            rules_of_live(live).sign(live, Node(graph.main, min(graph.main.edited)).name)
 
     def _may_hide(self, live: Any) -> bool:
         """Return whether ops were made with which tf.custom_gradient leads past others."""

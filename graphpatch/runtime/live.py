@@ -47,7 +47,7 @@ from graphpatch.gradients.spec import (
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import NODE, ModelGraph, carrier, graph_of, read_record
-from graphpatch.graph.node import Node
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import enclosed, encoded, piece_bytes
@@ -414,11 +414,12 @@ def graph_of_op(op: Any) -> ModelGraph:
     return graph_of(encoded(NODE, op.node_def.SerializeToString()))
 
 
-def put_into(live: Any, nodes: Sequence[Node], keys: Iterable[str]) -> None:
-    """Let the ops of a live graph be as these nodes, which rules edited, `keys` being registered.
+def put_into(live: Any, main: Body, keys: Iterable[str]) -> None:
+    """Let the ops of a live graph be as rules edited those of its body, `keys` being registered.
 
     Ops that rules added are made, each op reads what its node does, and has its key and record.
     """
+    nodes = [Node(main, index) for index in sorted(main.edited)]
     for key in keys:
         register(key, partial(gradient_of, key, allow_python=True))
     for node in sorted(nodes, key=lambda node: not provenance.is_added(node)):

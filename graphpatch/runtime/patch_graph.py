@@ -20,7 +20,6 @@ from graphpatch.formats.load import instead_of
 from graphpatch.graph import attrs
 from graphpatch.graph.check import BUILT
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.node import Node
 from graphpatch.graph.walk import reached
 from graphpatch.rules import Rule, RulesLike, rules_of
 from graphpatch.runtime.functions import unconverted
@@ -441,10 +440,9 @@ def _patched_in_place(rules: Sequence[Rule], model: Model, graph: Any) -> Result
     if graph.finalized:
         raise NoKeyError("the graph is finalized, so no gradient can be built in it any more")
     result = apply([keyed(rule, bodies=False) for rule in rules], model)
-    main = result.model.graphs[0].main
-    nodes = [Node(main, index) for index in sorted(main.edited)]
-    put_into(graph, nodes, result.report["consumer"]["session"])
-    rules_of_live(graph).read(result.model.graphs[0], graph)
+    patched = result.model.graphs[0]
+    put_into(graph, patched.main, result.report["consumer"]["session"])
+    rules_of_live(graph).read(patched, graph)
     return result
 
 
