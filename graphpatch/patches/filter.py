@@ -190,7 +190,7 @@ def _before(target: Target, place: int, arg: FlatArg, editor: Editor, op: str, s
     One that a match reads in several places comes through one op, so that what flows back from all
     of them passes it together.
     """
-    node, slot = target.places[place]
+    node, slot = (target.last, place) if target.slots is None else target.slots[place]
     text = node.inputs[slot]
     if producer := node.body.producer(text):
         if node.op in BRANCHES and (producer.op in FIXED or _starts_loop(producer)):
