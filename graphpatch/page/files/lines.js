@@ -30,7 +30,7 @@ function readLines(body, bodies, { bodies: allColumns, tables, defaults }, sizes
     const type = tables.types[columns.types[at]], marks = columns.marks[at] || [];
     const findings = (columns.findings[at] || []).map(number => tables.findings[number]);
     return {
-      body, name, type, marks, findings, // `isCause`: a gradient ends here, on a path that was asked about
+      body, number: at, name, type, marks, findings, // `isCause`: a gradient ends here, on a path that was asked about
       isCause: findings.some(finding => finding.on_path),
       tensor: tables.tensors[columns.tensors[at]],
       attrs: tables.attrs[columns.attrs[at]] || {},
@@ -42,9 +42,15 @@ function readLines(body, bodies, { bodies: allColumns, tables, defaults }, sizes
       folds: [], // those that begin here
     };
   });
-  lines.forEach((line, at) => { // what it reads: lines, each with what flows back there; and names
-    line.sides = columns.sides.map(({ flow, arrives, edges }) => ({ flow: flow[at], arrives: arrives[at], edges: edges[at].flatMap((read, place, all) => place % 2 ? [] : [[lines[read], all[place + 1]]]) }));
-    line.inputs = columns.inputs[at].map(input => typeof input === "string" ? [null, input] : typeof input === "number" ? [lines[input], lines[input].name] : [lines[input[0]], input[1]]);
+  const edgesOf = edges => { // the lines that a line reads, each with what flows back there
+    const read = [];
+    for (let place = 0; place < edges.length; place += 2) read.push([lines[edges[place]], edges[place + 1]]);
+    return read;
+  };
+  const inputOf = input => typeof input === "string" ? [null, input] : typeof input === "number" ? [lines[input], lines[input].name] : [lines[input[0]], input[1]];
+  lines.forEach((line, at) => {
+    line.sides = columns.sides.map(({ flow, arrives, edges }) => ({ flow: flow[at], arrives: arrives[at], edges: edgesOf(edges[at]) }));
+    line.inputs = columns.inputs[at].map(inputOf);
   });
   const variables = new Set(columns.variables.length > FEW_VARIABLES ? columns.variables.map(at => lines[at]) : []);
   const ordered = readingOrder(lines).filter(line => !variables.has(line));
@@ -76,51 +82,52 @@ function causeBehind(line, side) {
 // The order: a line comes after all that read it; of those that may come next, one of the scope that
 // the last line is in, or of the nearest scope around it.
 function readingOrder(lines) {
-  const all = new Map(lines.map(line => [line, new Set(line.sides.flatMap(side => side.edges.map(([read]) => read)).filter(read => read !== line))]));
-  const isRead = new Set(), waiting = new Map(), isTaken = new Set();
-  for (const producers of all.values()) for (const producer of producers) isRead.add(producer);
-  const rank = line => isRead.has(line) ? 2 : ["target", "output"].includes(line.end) ? 0 : 1;
+  const all = lines.map(line => {
+    const read = new Set(line.sides.flatMap(side => side.edges.map(([producer]) => producer)));
+    read.delete(line);
+    return [...read];
+  });
+  const isRead = new Uint8Array(all.length), isTaken = new Uint8Array(all.length), waiting = new Int32Array(all.length);
+  for (const producers of all) for (const { number } of producers) isRead[number] = 1;
+  const rank = line => isRead[line.number] ? 2 : ["target", "output"].includes(line.end) ? 0 : 1;
   const starts = [...lines].sort((a, b) => rank(a) - rank(b));
   const reads = withoutReturns(all, starts);
-  for (const producers of reads.values()) for (const producer of producers) waiting.set(producer, (waiting.get(producer) || 0) + 1);
+  for (const producers of reads) for (const { number } of producers) waiting[number]++;
   const stacks = new Map(), around = new Map(); // by scope: lines that may come next; the stacks from the innermost on
   const stackOf = scope => stacks.get(scope) || stacks.set(scope, []).get(scope);
-  const stacksOf = line => {
-    const scopes = scopesOf(line.name), key = scopes.join("/");
-    if (!around.has(key)) around.set(key, [...scopes, ""].map((_, depth) => stackOf(scopes.slice(0, scopes.length - depth).join("/"))));
-    return around.get(key);
+  const stacksOf = ({ name }) => {
+    const scope = name.slice(0, name.lastIndexOf("/") + 1), scopes = around.has(scope) ? [] : scopesOf(name);
+    if (!around.has(scope)) around.set(scope, [...scopes, ""].map((_, depth) => stackOf(scopes.slice(0, scopes.length - depth).join("/"))));
+    return around.get(scope);
   };
   const add = line => stacksOf(line).forEach(stack => stack.push(line));
-  starts.filter(line => !waiting.has(line)).reverse().forEach(add);
-  for (let near = [stackOf("")]; isTaken.size < lines.length;) {
-    for (const stack of near) while (isTaken.has(stack.at(-1))) stack.pop();
+  starts.filter(line => !waiting[line.number]).reverse().forEach(add);
+  const order = [];
+  for (let near = [stackOf("")]; order.length < lines.length; near = stacksOf(order.at(-1))) {
+    for (const stack of near) while (stack.length && isTaken[stack.at(-1).number]) stack.pop();
     const line = near.find(stack => stack.length).pop();
-    isTaken.add(line);
-    near = stacksOf(line);
-    for (const producer of reads.get(line).reverse()) {
-      waiting.set(producer, waiting.get(producer) - 1);
-      if (!waiting.get(producer)) add(producer);
-    }
+    isTaken[line.number] = 1;
+    order.push(line);
+    for (const producer of reads[line.number].reverse()) if (!--waiting[producer.number]) add(producer);
   }
-  return [...isTaken];
+  return order;
 }
 
 // What lines read, without what leads back to a line on the way from a start: the returns of loops.
 function withoutReturns(reads, starts) {
-  const kept = new Map(), isOnWay = new Set();
-  const enter = line => {
-    kept.set(line, []);
-    isOnWay.add(line);
-    return [line, reads.get(line).values()];
+  const kept = reads.map(() => []), state = new Uint8Array(reads.length), way = []; // 1: on the way, 2: done
+  const enter = ({ number }) => {
+    state[number] = 1;
+    way.push([number, reads[number].values()]);
   };
   for (const start of starts) {
-    const way = kept.has(start) ? [] : [enter(start)];
+    if (!state[start.number]) enter(start);
     while (way.length) {
-      const [line, rest] = way.at(-1), { value: producer } = rest.next();
-      if (!producer) isOnWay.delete(way.pop()[0]);
-      else if (!isOnWay.has(producer)) {
-        kept.get(line).push(producer);
-        if (!kept.has(producer)) way.push(enter(producer));
+      const [number, rest] = way.at(-1), { value: producer } = rest.next();
+      if (!producer) state[way.pop()[0]] = 2;
+      else if (state[producer.number] !== 1) {
+        kept[number].push(producer);
+        if (!state[producer.number]) enter(producer);
       }
     }
   }
