@@ -41,7 +41,6 @@ from graphpatch.table import short
 DOCUMENT_VERSION = 3
 LARGE_ATTR = 1 << 10  # bytes of an attr from which on it is not shown
 MOST_SHAPES = 10_000  # lines of a body whose shapes are inferred
-RESOURCE = "resource"
 SELECTED = "selected"
 V1_ARRAYS = "--no-control-flow-v2 shows what flows after disable_control_flow_v2()"
 
@@ -252,7 +251,15 @@ class GraphSides:
             "label": one_line(self.graph.around.tags),
             "from": list(map(one_line, self.ends.sources)),
             "to": list(map(one_line, self.ends.targets)),
-            "pairs": [self._pair(of_sides) for of_sides in zip(*self.pairs, strict=False)],
+            "pairs": [
+                {
+                    "from": one_line(of_sides[0].source),
+                    "to": one_line(of_sides[0].target),
+                    "sides": [self._verdict(pair) for pair in of_sides],
+                    "changed": self._changed(of_sides[-1]),
+                }
+                for of_sides in zip(*self.pairs, strict=False)
+            ],
             "pairs_left_out": self.left_out,
             "body": first,
             "notes": list(self._notes()),
@@ -264,14 +271,6 @@ class GraphSides:
     def _blocking(self, pair: PairDiagnosis) -> Sequence[Finding]:
         """Return what blocks as this graph is differentiated."""
         return pair.findings if self.is_taped else pair.of_session
-
-    def _pair(self, of_sides: Sequence[PairDiagnosis]) -> dict[str, Any]:
-        return {
-            "from": one_line(of_sides[0].source),
-            "to": one_line(of_sides[0].target),
-            "sides": [self._verdict(pair) for pair in of_sides],
-            "changed": self._changed(of_sides[-1]),
-        }
 
     def _verdict(self, pair: PairDiagnosis) -> dict[str, Any]:
         """Return what is said of a pair; what blocks on a tape alone apart, for who uses one.
@@ -462,7 +461,7 @@ def body_table(
             for key, row in rows.items()
             if key not in blamed and row not in rules
             if ops[row] in VARIABLES
-            or (heads[row] < 0 and last[row].wiring.dtype((heads[row], 0)) == RESOURCE)
+            or (heads[row] < 0 and last[row].wiring.dtype((heads[row], 0)) == "resource")
         ],
         "marks": {
             row: sorted(tables.rule_numbers[name] for name in names if name in tables.rules)
@@ -473,7 +472,14 @@ def body_table(
         "calls": {row: called for row, called in calls.items() if called},
         "carried": {row: _nodes(last[row], row) for row in frozen.union(several)},
         "plots": {row: number for row, number in plots.items() if number is not None},
-        "sides": [_side(side, len(rows)) for side in sides],
+        "sides": [  # lines that one has not are absent
+            {
+                "flow": [side.flow.get(row, ABSENT) for row in rows.values()],
+                "arrives": [side.arrives.get(row, ABSENT) for row in rows.values()],
+                "edges": [[*chain(*side.edges.get(row, {}).items())] for row in rows.values()],
+            }
+            for side in sides
+        ],
     }
 
 
@@ -550,17 +556,6 @@ def _nodes(side: BodySide, row: int) -> list[list[str]]:
         indices += [index for index, record in side.touched.items() if record.patched == name]
     ops, names = side.body.heads.ops, side.body.heads.names
     return [[one_line(ops[index]), one_line(names[index])] for index in indices]
-
-
-def _side(side: BodySide, count: int) -> dict[str, Any]:
-    """Return what flows on one side; lines that it has not are absent."""
-    return {
-        "flow": [side.flow.get(row, ABSENT) for row in range(count)],
-        "arrives": [side.arrives.get(row, ABSENT) for row in range(count)],
-        "edges": [
-            list(chain.from_iterable(side.edges.get(row, {}).items())) for row in range(count)
-        ],
-    }
 
 
 def _plain_attrs(node: Node) -> dict[str, Any]:

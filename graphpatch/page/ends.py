@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
@@ -93,12 +93,6 @@ def _real_before(
     return [tensor for tensor in reached(targets, read_by) if wiring.dtype(tensor) in REAL]
 
 
-def _depending_on(wiring: Wiring, source: Tensor) -> Container[int]:
-    """Return the ops that read a tensor, and all that depend on them."""
-    readers = (reader for output, reader in wiring.readers(source[0]) if output == source[1])
-    return wiring.depending_on((reader, 0) for reader in readers)
-
-
 def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[PairDiagnosis], int]:
     """Ask doctor about each pair of ends; and count the pairs that it was not asked about.
 
@@ -113,7 +107,10 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
     every = [(source, target) for target in targets for source in sources]
     if not ends.are_named and len(every) > 1:
         counted = sources[: max(1, MOST_OPS_ASKED // (len(main.line_of) + 1))]
-        behind = {source: _depending_on(wiring, source) for source in counted}
+        behind = dict[Tensor, Mapping[int, int]]()  # the ops that depend on a source
+        for index, number in counted:
+            readers = (reader for output, reader in wiring.readers(index) if output == number)
+            behind[index, number] = wiring.depending_on((reader, 0) for reader in readers)
         connected = [
             (source, target)
             for source, target in every

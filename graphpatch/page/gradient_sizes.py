@@ -193,8 +193,7 @@ def pictures(name: str, fed: Any, answers: Sequence[Measured]) -> list[dict[str,
     shown = one_line(name)
     sides = ("before", "after") if len(answers) > 1 else ("gradient",)
     shown_pictures = []
-    image = _image(fed)
-    if image is not None:
+    if (image := _image(fed)) is not None:
         shown_pictures.append(_heat(image, f"{shown}, as fed", is_signed=False))
     for side, (_, value, says) in zip(sides, answers, strict=True):
         title = f"gradient at {shown}" + (f", {side}" if len(answers) > 1 else "")
