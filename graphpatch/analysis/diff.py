@@ -203,8 +203,7 @@ def _op_documents(body: Body, indices: Iterable[int]) -> Iterator[dict[str, Any]
 
 def _node_at(bodies: Mapping[str, Body], label: str, op: str) -> Node | None:
     body = bodies.get(label)
-    index = None if body is None else body.by_name.get(op)
-    return None if body is None or index is None else Node(body, index)
+    return Node(body, body.by_name[op]) if body is not None and op in body.by_name else None
 
 
 def _backward_in_words(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -133,7 +133,7 @@ class Doctor:
     def diagnose(self, source: Tensor, target: Tensor) -> PairDiagnosis:
         """Return why the gradient of `target` by `source` is what it is."""
         graph, wiring = self.session.graph, self.main
-        refused = target_finding(wiring, target, self.session.stored.in_loops, self._shapes)
+        refused = self._refused_target(target)
         in_session = self.session.backward(graph.main, [source], [target])
         on_tape = in_session  # as a tape looks into functions alone
         if graph.functions:
@@ -167,6 +167,28 @@ class Doctor:
         if wiring.dtype(source) in NO_NUMBERS:  # of which no gradient is asked, whatever raises
             findings = [f for f in reversed(findings) if f.kind != "tensor_array"]
         return PairDiagnosis(*names, verdict, taped, True, says, path, findings)
+
+    def _refused_target(self, target: Tensor) -> Finding | None:
+        """Return what tf.gradients raises for a target that it makes no ones like, if it does.
+
+        A tensor in a loop cannot be read from outside the loop, not even its shape, where that is
+        not known; TensorFlow 2.21 fails in saying so.
+        """
+        wiring, in_loops = self.main, self.session.stored.in_loops
+        dtype, node = wiring.dtype(target), Node(wiring.body, target[0])
+        is_inside, reason = node.name in in_loops and node.op not in EXITS, f"is {dtype}"
+        if is_inside and not self._shapes.is_known(target):
+            says, reason = "TypeError: 'NoneType' object is not iterable", "lies in a v1 loop"
+        elif dtype == "string":
+            says = "TypeError: Expected string, but got 1 of type 'int'."
+        elif dtype in HANDLES:
+            says = f"TypeError: `dtype` <dtype: '{dtype}'> is not compatible with 1 of dtype int64."
+        elif dtype in {"complex64", "complex128"}:
+            says = f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"
+        else:
+            return None
+        what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
+        return Finding("target", node, None, what, says, "take a real number as the target")
 
     def _path(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[PathStep] | None:
         """Return the path from one tensor to another that the fewest ops block, the shortest one.
@@ -311,30 +333,6 @@ def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
         session = GradientReplay(graph, stored, control_flow_v2)
         asked.append(Doctor(session, replace(session, tape=True, restored=restored)))
     return asked
-
-
-def target_finding(
-    wiring: Wiring, target: Tensor, in_loops: Container[str], shapes: Shapes
-) -> Finding | None:
-    """Return what tf.gradients raises for a target that it makes no ones like, if it does.
-
-    A tensor in a loop cannot be read from outside the loop, not even its shape, where that is not
-    known; TensorFlow 2.21 fails in saying so.
-    """
-    dtype, node = wiring.dtype(target), Node(wiring.body, target[0])
-    is_inside, reason = node.name in in_loops and node.op not in EXITS, f"is {dtype}"
-    if is_inside and not shapes.is_known(target):
-        says, reason = "TypeError: 'NoneType' object is not iterable", "lies in a v1 loop"
-    elif dtype == "string":
-        says = "TypeError: Expected string, but got 1 of type 'int'."
-    elif dtype in HANDLES:
-        says = f"TypeError: `dtype` <dtype: '{dtype}'> is not compatible with 1 of dtype int64."
-    elif dtype in {"complex64", "complex128"}:
-        says = f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"
-    else:
-        return None
-    what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
-    return Finding("target", node, None, what, says, "take a real number as the target")
 
 
 def _verdict_of(reach: GradientReach, source: Tensor) -> str:
