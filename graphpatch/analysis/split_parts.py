@@ -15,7 +15,7 @@ from typing import Any
 from graphpatch import names
 from graphpatch.analysis.cuts import Cut, in_frames
 from graphpatch.errors import CutError, OutputError, check_path
-from graphpatch.formats.destination import JSON_MARK, is_same, marked
+from graphpatch.formats.destination import JSON_MARK, marked, refuse_inputs
 from graphpatch.formats.output import write_folder
 from graphpatch.graph.functions import Extract, Fed, StaticShape, called_by_op
 from graphpatch.graph.graph import Graph, ModelGraph
@@ -227,10 +227,7 @@ def refuse_folder(path: Path, model: str) -> None:
         raise OutputError(f"cannot write {path}: there is no folder {path.parent}")
     if path.is_dir() and any(path.iterdir()) and not (path / PARTS).exists():
         raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
-    if is_same(path, model):
-        raise OutputError(f"{path} is the model itself; a model is never written over")
-    if Path(model).exists() and path.resolve() in Path(model).resolve().parents:
-        raise OutputError(f"{path} holds the model itself; a model is never written over")
+    refuse_inputs(path, {"the model itself": model})
 
 
 # Stateful ops that give the same as long as nobody assigns to what they stand for.

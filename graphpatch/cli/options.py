@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from graphpatch.formats.destination import JSON_MARK, Destination, marked, refuse_inputs
+from graphpatch.formats.destination import JSON_MARK, marked, refuse_inputs, replaces
 from graphpatch.formats.output import write_file
 
 # Any path, `-` or URL is taken as it is typed; a shell completes files.
@@ -129,7 +129,7 @@ def _completed(named: Iterable[tuple[str, Any]], typed: str) -> list[CompletionI
 def checked_output(path: str, force: bool, inputs: Mapping[str, str | None]) -> str:
     """Return how a rules file or page is told of; OutputError where it may not be written there."""
     refuse_inputs(path, inputs)
-    return named(path, Destination(path, force, is_marked=True).replaces())
+    return named(path, replaces(path, force, is_marked=True))
 
 
 def write_rules_file(
@@ -146,9 +146,9 @@ def write_rules_file(
     write_file(Path(path), [marked(text.encode())], confirm=tell)
 
 
-def named(path: str, replaces: bool) -> str:
+def named(path: str, is_replaced: bool) -> str:
     """Return the name of an output, with a word where it replaces something."""
-    return f"{path} (replaced)" if replaces else path
+    return f"{path} (replaced)" if is_replaced else path
 
 
 def beside(model: str, suffix: str) -> str:

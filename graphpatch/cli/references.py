@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graphpatch.cli import options
 from graphpatch.cli.say import say_lines
-from graphpatch.formats.destination import Destination
+from graphpatch.formats.destination import replaces
 
 
 @options.command(
@@ -32,7 +32,7 @@ def command(
     folder = path.with_suffix("")
     where = options.checked_output(out, force, {"the model itself": model, "the feed": feed})
     for file in folder.iterdir() if folder.is_dir() else [folder]:
-        Destination(str(file), force, is_marked=True).replaces()
+        replaces(str(file), force, is_marked=True)
     from graphpatch.runtime.references import references
     from graphpatch.runtime.values import read_feed
 

@@ -12,7 +12,7 @@ from graphpatch.cli import options
 from graphpatch.cli.options import option
 from graphpatch.cli.say import bar, noted, say_answer
 from graphpatch.formats import Model, load
-from graphpatch.formats.destination import Destination, refuse_inputs
+from graphpatch.formats.destination import refuse_inputs, replaces
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.model import is_written_at, write_to_stdout
 from graphpatch.formats.output import sweep
@@ -68,7 +68,7 @@ def command(
             refuse_inputs(output, {"the model itself": model})
             refuse_suffix(output, patched.path)
             is_there = is_written_at(reverted.model, Path(output))  # then nothing is lost
-            if is_there or Destination(output, force).replaces():
+            if is_there or replaces(output, force):
                 document["replaced"] = True
             sweep([output])
             reverted.model.write(output, progress, tell)

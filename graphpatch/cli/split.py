@@ -13,7 +13,7 @@ from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.say import bar, noted, notes_of_warnings, say_answer
 from graphpatch.errors import OutputError
-from graphpatch.formats.destination import Destination
+from graphpatch.formats.destination import replaces
 
 OUTPUT = {
     "output": str,
@@ -59,8 +59,7 @@ def command(
     if folder == "-":
         raise OutputError("- is not a folder, and the parts are several files")
     refuse_folder(Path(folder), model)
-    written = Destination(folder, force, is_marked=True, parts=is_part)
-    where = options.named(folder, written.replaces())
+    where = options.named(folder, replaces(folder, force, is_marked=True, parts=is_part))
     with bar() as progress:
         listed = [options.comma_separated((cut,)) for cut in cuts]
         by = options.comma_separated(wrt)

@@ -16,10 +16,11 @@ from graphpatch.formats.destination import (
     FILES,
     OWN_DISK,
     SAVED_MODEL_FILES,
-    identity,
+    Inputs,
+    default_output,
     is_remote,
-    local_path,
-    patched_name,
+    model_path,
+    never_written,
     place,
     refuse_inputs,
 )
@@ -228,12 +229,6 @@ def name_of(model: str) -> str:
     return name if is_remote(model) or name not in {"", ".", ".."} else Path(path).resolve().name
 
 
-def model_path(model: str) -> str:
-    """Return the path of a model: the folder, where a SavedModel is named by its message."""
-    head, _, name = model.rstrip("/").rpartition("/")
-    return (head or ".") if name in SAVED_MODEL_FILES else model
-
-
 # Where each goes, and what is refused before any is touched.
 
 
@@ -271,12 +266,10 @@ def local_outputs(tasks: Sequence[Task]) -> list[str]:
 def _patched_beside(task: Task) -> str:
     if task.searched:
         raise OutputError("say where the models that are found go when patched: -o DIR")
-    if task.model == "-":
-        return "-"
     if is_remote(task.model):
         raise OutputError(f"{task.model}: say where the output of a remote model goes, by -o")
-    path = Path(model_path(task.model))
-    return patched_name(path, is_folder=path.is_dir())
+    path = model_path(task.model)
+    return default_output(path, Path(path).is_dir())
 
 
 def _refuse_folder(models: Sequence[Task], out: str) -> None:
@@ -318,18 +311,8 @@ def _refuse_shared(tasks: Sequence[Task]) -> None:
 
 def _refuse_models(tasks: Sequence[Task]) -> None:
     """Raise OutputError where an output is a model, holds one, or lies in one."""
-    models = {identity(task.model): task for task in tasks}
-    whole = {place(task.model).partition("::")[0] for task in tasks if "::" in task.model}
+    models = Inputs(task.model for task in tasks)
     for task in tasks:
-        folder = local_path(model_path(task.model))
-        if folder is not None and folder.is_dir():
-            whole.add(place(folder))
-    for task in tasks:
-        first, target = models.get(identity(task.output)), place(task.output)
-        if first is not None:
-            which = "the model itself" if first is task else "another of the models"
-            raise OutputError(f"{task.output} is {which}; a model is never written over")
-        if target in whole:
-            raise OutputError(f"{task.output} holds one of the models; it is never written over")
-        if not whole.isdisjoint(map(str, PurePosixPath(target).parents)):
-            raise OutputError(f"{task.output} lies in a model's folder, which is never changed")
+        if (met := models.met_by(task.output)) is not None:
+            which = "the model itself" if met[1] == task.model else "another of the models"
+            raise never_written(task.output, met[0], which)

@@ -20,9 +20,9 @@ from graphpatch.application import Result, apply_rules
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError, ModelError
 from graphpatch.fleet import stores
 from graphpatch.fleet.order import FleetOrder, TaskResult
-from graphpatch.fleet.search import Task, model_path
+from graphpatch.fleet.search import Task
 from graphpatch.formats import load
-from graphpatch.formats.destination import Destination, is_remote
+from graphpatch.formats.destination import is_remote, model_path, replaces
 from graphpatch.formats.foreign import not_there
 from graphpatch.formats.model import write_to_stdout
 from graphpatch.formats.output import regular_files
@@ -90,7 +90,7 @@ def patch_model(
         if order.dry_run:
             report["would_write"] = task.output
         target = task.output if is_remote(task.output) else str(order.path(task.output))
-        if task.output and Destination(target, order.force, label=task.output).replaces(original):
+        if task.output and replaces(target, order.force, original, label=task.output):
             report["replaced"] = True
         result = apply_rules(order.read_rules(), load(path, progress), progress, order.export)
         result = finish(result) if finish else result
@@ -141,7 +141,7 @@ def content(path: Path) -> str:
     """
     if path.is_dir():
         whole = hashlib.sha256()
-        for file in sorted(regular_files(path)):
+        for file in filter(Path.is_file, sorted(regular_files(path))):
             whole.update(f"{content(file)} {file.relative_to(path).as_posix()}\n".encode())
         return whole.hexdigest()
     if not path.exists():

@@ -12,13 +12,13 @@ from msgspec import structs
 
 import graphpatch
 from graphpatch.errors import PatchError
-from graphpatch.formats.container import GRAPH, META, Container, open_graphs
+from graphpatch.formats.container import GRAPH, META
 from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.formats.output import memory_chunks
 from graphpatch.graph.graph import LIBRARY, ModelGraph, carrier, read_record
 from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched, written_by_rules
 from graphpatch.graph.record import AppliedRule, ModelRecord
-from graphpatch.graph.wire import Piece, Source, Span, piece_bytes
+from graphpatch.graph.wire import Piece, Span
 
 HASHED_BLOCK = 1 << 25  # bytes that one hash is of
 FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred
@@ -48,7 +48,7 @@ def write_down(model: Model, patched: Model, rules: Sequence[AppliedRule]) -> No
         for body, written in by_rules:  # the first node that carries a record carries the model's
             first = next(iter(written), None)
             if export is not None and body.is_main:
-                first = next(filter(body.record, patched.function(export).part.indices), None)
+                first = next(filter(body.record, patched.exported_graph.part.indices), None)
             if first is not None:
                 body.open_node(first).record.model = record
                 break
@@ -146,7 +146,7 @@ def opened_again(model: Model) -> Model:
     """Return a copy as if from a file: with what was edited since it was read."""
     if not any(body.edited or body.cut for graph in model.graphs for body in graph.bodies):
         return model.copy()
-    return _from_pieces(model, model.container, model.pieces())
+    return model.reopened(model.container, model.pieces())
 
 
 def as_meta(model: Model) -> Model:
@@ -156,10 +156,4 @@ def as_meta(model: Model) -> Model:
     """
     if model.container is not GRAPH:
         return model
-    return _from_pieces(model, META, model.meta_graph(model.graphs[0]))
-
-
-def _from_pieces(model: Model, container: Container, pieces: Sequence[Piece]) -> Model:
-    source = Source(b"".join(map(piece_bytes, pieces)))
-    graphs = open_graphs(source, container, None)
-    return replace(model, source=source, container=container, graphs=graphs)
+    return model.reopened(META, model.meta_graph(model.graphs[0]))

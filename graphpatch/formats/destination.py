@@ -13,7 +13,7 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,15 +52,13 @@ class Export:
 
 def default_output(path: str, is_folder: bool) -> str:
     """Return where a patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
-    return "-" if path == "-" else patched_name(Path(path), is_folder)
-
-
-def patched_name(path: Path, is_folder: bool) -> str:
-    """Return the name beside a model that its patched one has."""
+    if path == "-":
+        return "-"
+    model = Path(path)
     if is_folder:
-        named = path if path.name not in {"", ".."} else path.resolve()
+        named = model if model.name not in {"", ".."} else model.resolve()
         return str(named.with_name(f"{named.name}.patched"))
-    return str(path.with_name(f"{path.stem}.patched{path.suffix}"))
+    return str(model.with_name(f"{model.stem}.patched{model.suffix}"))
 
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
@@ -180,71 +178,95 @@ def identity(path: str | Path) -> str | tuple[int, int]:
     return place(path) if status is None else (status.st_dev, status.st_ino)
 
 
-def is_same(a: str | Path, b: str | Path) -> bool:
-    """Return whether two paths or URLs lead to one file, or one to a file inside the other."""
-    places = sorted((place(a), place(b)), key=len)
-    return identity(a) == identity(b) or places[1].startswith(f"{places[0]}::")
+def model_path(model: str) -> str:
+    """Return the path of a model: the folder, where a SavedModel is named by its message."""
+    head, _, name = model.rstrip("/").rpartition("/")
+    return (head or ".") if name in SAVED_MODEL_FILES else model
+
+
+class Inputs:
+    """Files and folders that are read: no output may be one, hold one, or lie in one."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.by_identity = dict[str | tuple[int, int], str]()
+        self.below, self.above = dict[str, str](), dict[str, str]()  # by the start of a place
+        for path in paths:
+            whole, location = model_path(path), place(path)
+            local = local_path(whole)
+            self.by_identity.setdefault(identity(path), path)
+            self.below[f"{location}::"] = path
+            if local is None or local.is_dir():
+                self.below[f"{place(whole).rstrip('/')}/"] = path
+            self.above.update(dict.fromkeys(_starts(location), path))
+
+    def met_by(self, output: str | Path) -> tuple[str, str] | None:
+        """Return how an output meets an input ("is", "holds" or "lies in"), and which."""
+        location = place(output)
+        met = [
+            ("is", self.by_identity.get(identity(output))),
+            *(("holds", self.above.get(f"{location.rstrip('/')}{sign}")) for sign in ("/", "::")),
+            *(("lies in", self.below.get(start)) for start in _starts(location)),
+        ]
+        return next(((how, path) for how, path in met if path is not None), None)
+
+
+def _starts(location: str) -> list[str]:
+    """Return the folders that a place lies in, and the files that it is inside of."""
+    return [location[: sign.end()] for sign in re.finditer("::|/", location)]
 
 
 def refuse_inputs(output: str | Path, inputs: Mapping[str, str | Path | None]) -> None:
-    """Raise OutputError where an output would be written over a file that is read.
+    """Raise OutputError where an output is a file or folder that is read, holds it or lies in it.
 
     `inputs` has the path of each, by what it is ("the rules file"). `-` is not a file.
     """
-    for what, read in inputs.items():
-        if read is not None and "-" not in (str(output), str(read)) and is_same(output, read):
-            raise OutputError(f"{output} is {what}; it is never written over")
+    named = {str(read): what for what, read in inputs.items() if read is not None}
+    named.pop("-", None)
+    if str(output) != "-" and (met := Inputs(named).met_by(output)) is not None:
+        raise never_written(output, met[0], named[met[1]])
 
 
-@dataclass(frozen=True)
-class Destination:
-    """An output, and what it may replace.
+def never_written(output: str | Path, how: str, what: str) -> OutputError:
+    """Return the error that an output meets an input, as `Inputs` tells how."""
+    if how == "lies in":
+        return OutputError(f"{output} lies in a model's folder, which is never changed")
+    which = "a model" if "model" in what else "it"
+    return OutputError(f"{output} {how} {what}; {which} is never written over")
 
-    `force` allows to replace anything. `is_marked` is for outputs that are not models; `parts` are
-    the names that a folder written by graphpatch may have at its top. `label` is what messages call
-    the output, where `path` is another spelling of it.
+
+def replaces(
+    path: str,
+    force: bool = False,
+    original: Path | None = None,
+    is_marked: bool = False,
+    parts: Callable[[str], bool] = SAVED_MODEL_PARTS.__contains__,
+    label: str = "",
+) -> bool:
+    """Return whether something is there that an output at `path` replaces.
+
+    A copy of the `original` is nothing to lose. `is_marked` is for outputs that are not models;
+    `parts` are the names that a folder written by graphpatch may have at its top. `label` is what
+    messages call the output. Raises OutputError where something is there that graphpatch did not
+    write, unless `force` allows to replace anything.
     """
-
-    path: str
-    force: bool = False
-    is_marked: bool = False
-    parts: Callable[[str], bool] = SAVED_MODEL_PARTS.__contains__
-    label: str = ""
-
-    def replaces(self, original: str | Path | None = None) -> bool:
-        """Return whether something is there that the output replaces.
-
-        A copy of the `original` is nothing to lose. Raises OutputError where something is there
-        that graphpatch did not write, and nothing allows to replace it.
-        """
-        if self.path == "-":
-            return False
-        with reported(self.label or self.path):
-            opened, message, names = _present(self.path)
-            if not message and not names:
-                return False
-            if not self.force:
-                self._refuse(opened, message, names, original)
-            return True
-
-    def _refuse(
-        self, opened: Opener, message: str, names: list[str], original: str | Path | None
-    ) -> None:
-        """Raise OutputError for what graphpatch did not write."""
-        is_folder = original is not None and Path(original).is_dir()
-        tops = {entry.name for entry in Path(original or "").iterdir()} if is_folder else set()
-        strange = [name for name in names if name not in tops and not self.parts(name)]
+    if path == "-":
+        return False
+    with reported(label or path):
+        opened, message, names = _present(path)
+        if force or not (message or names):
+            return bool(message or names)
+        is_folder = original is not None and original.is_dir()
+        tops = {entry.name for entry in original.iterdir()} if original and is_folder else set()
+        strange = [name for name in names if name not in tops and not parts(name)]
         if strange or not message:
             what = f"holds what graphpatch did not write: {short(strange or names)}"
-        elif _is_copy(self.path, original) or _is_ours(opened, message, self.is_marked):
-            return
-        elif self.is_marked:
+        elif _is_copy(path, original) or _is_ours(opened, message, is_marked):
+            return True
+        elif is_marked:
             what = "exists, and graphpatch did not write it, or it was edited since"
         else:
             what = "exists, and is not a model that graphpatch patched"
-        raise OutputError(
-            f"{self.label or self.path} {what}; name another output, or replace it with --force"
-        )
+    raise OutputError(f"{label or path} {what}; name another output, or replace it with --force")
 
 
 def _present(path: str) -> tuple[Opener, str, list[str]]:

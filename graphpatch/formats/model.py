@@ -6,8 +6,9 @@ import filecmp
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -23,13 +24,11 @@ from graphpatch.formats.container import (
     SAVED,
     Container,
     container_pieces,
-    is_text,
     meta_pieces,
     open_graphs,
-    recognise,
 )
-from graphpatch.formats.destination import FILES, NO_CONTEXTS, Export, reported
-from graphpatch.formats.foreign import foreign_file, refuse_suffix, told_by_name
+from graphpatch.formats.destination import FILES, NO_CONTEXTS, Export, refuse_inputs, reported
+from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.output import (
     memory_chunks,
     regular_files,
@@ -132,7 +131,6 @@ class Model:
     files: Mapping[str, bytes] = field(default_factory=dict)  # written into a SavedModel's folder
     live: bool = False  # rules go back into its live graph, which TensorFlow writes in its own way
     in_memory: bool = False  # read from no file: `path` is what messages call it
-    _function: ExportedGraph | None = field(default=None, init=False)
     _made: list[Piece] | None = field(default=None, init=False)  # of one that changes no more
 
     def __repr__(self) -> str:
@@ -165,6 +163,15 @@ class Model:
         """Return the same model, to be changed without this one seeing it."""
         return replace(self, graphs=[graph.copy() for graph in self.graphs])
 
+    def reopened(self, container: Container, pieces: Iterable[Piece]) -> Model:
+        """Return a copy that holds what these bytes do, without weights in a file."""
+        source = Source(b"".join(map(piece_bytes, pieces)))
+        graphs = open_graphs(source, container, None)
+        is_new = self.in_memory or self.export is not None
+        model = replace(self, source=source, container=container, graphs=graphs)
+        model.export, model.in_memory = None, is_new
+        return model
+
     def pieces(self) -> list[Piece]:
         """Return the binary message as it is now: new bytes, and spans of the file it came from.
 
@@ -175,7 +182,7 @@ class Model:
         if self.export is not None:
             from graphpatch.formats import saved_model
 
-            return saved_model.saved_model_pieces(self.function(self.export))
+            return saved_model.saved_model_pieces(self.exported_graph)
         has_contexts = self.container is not GRAPH  # for which that has no place
         ready = [_ready(graph)[:2] if has_contexts else (graph, b"") for graph in self.graphs]
         return container_pieces(self.source, self.container, ready)
@@ -202,16 +209,16 @@ class Model:
             ready = with_contexts(graph) if rebuild else _ready(graph)[:2]
         return meta_pieces(self.source, self.container, *ready)
 
-    def function(self, export: Export) -> ExportedGraph:
+    @cached_property
+    def exported_graph(self) -> ExportedGraph:
         """The function that its main graph becomes; asked for when all rules have been applied.
 
         Raises OutputError where it cannot be one.
         """
-        if self._function is None:
-            from graphpatch.formats.saved_model import exported
+        from graphpatch.formats.saved_model import exported
 
-            self._function = exported(self.graphs[0], export)
-        return self._function
+        assert self.export is not None
+        return exported(self.graphs[0], self.export)
 
     def exported(self, export: Export) -> Model:
         """Return a copy of the model that `save` writes as a TF2 SavedModel.
@@ -241,7 +248,7 @@ class Model:
         if self.export is not None:
             from graphpatch.formats.saved_model import export_notes
 
-            return export_notes(self.function(self.export))
+            return export_notes(self.exported_graph)
         if self.container is GRAPH:
             return [NO_CONTEXTS] if has_control_flow(self.graphs[0].main) else []
         return [note for graph in self.graphs if (note := _ready(graph)[2])]
@@ -326,35 +333,24 @@ class Model:
         """
         path = Path(path)
         with reported(path):
-            if self._is_file and path.exists() and path.samefile(self.path):
-                raise OutputError(f"{path} is the model itself; a model is never written over")
+            if not self.in_memory:
+                refuse_inputs(path, {"the model itself": self.path})
             refuse_changed([self.source])
             is_saved = self.container is SAVED and path.suffix not in FILES
             if not self.file and not (self.in_memory and is_saved):
                 write_file(path, self.encoded(path.suffix), progress, confirm)
                 return
             self._refuse_folder(path)
-            original = None if self.in_memory or self.export is not None else Path(self.path)
-            write_folder(path, self.all_files(), original, [FINGERPRINT], confirm)
-
-    @property
-    def _is_file(self) -> bool:
-        return not self.in_memory and self.path != "-"
+            write_folder(path, self.all_files(), confirm)
 
     def _refuse_folder(self, path: Path) -> None:
         """Raise OutputError where a SavedModel cannot be a folder of this name."""
-        own, target = Path(self.path).resolve(), Path(os.path.realpath(path))
         if path.suffix in FILES:
             raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
         if path.is_file():
             raise OutputError(f"{path} is a file, and a SavedModel is a folder")
-        if own in target.parents:
-            raise OutputError(f"{path} lies in the model's folder, which is never changed")
-        if not self.in_memory and self.export is None:
-            return
-        if target in own.parents:
-            raise OutputError(f"{path} holds the model itself; a model is never written over")
-        if path.is_dir() and any(path.iterdir()) and not (path / MESSAGE).exists():
+        is_new = self.in_memory or self.export is not None
+        if is_new and path.is_dir() and any(path.iterdir()) and not (path / MESSAGE).exists():
             raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
@@ -376,12 +372,16 @@ class Model:
 
         return [text.unparse(pieces, container)]
 
-    def all_files(self) -> dict[str, Sequence[Piece]]:
-        """Return what is written into a SavedModel's folder, but for what is copied.
+    def all_files(self) -> dict[str, Sequence[Piece] | Path]:
+        """Return what a SavedModel's folder gets: files by their names in it; a path is copied.
 
         Raises OutputError and ModelError as `encoded` does.
         """
-        files: dict[str, Sequence[Piece]] = {name: [data] for name, data in self.files.items()}
+        files = dict[str, Sequence[Piece] | Path]()
+        if not self.in_memory and self.export is None:
+            files = {str(path.relative_to(self.path)): path for path in regular_files(self.path)}
+        files.pop(FINGERPRINT, None)
+        files |= {name: [data] for name, data in self.files.items()}
         return {**files, self.file or MESSAGE: self.encoded(Path(self.file).suffix)}
 
     def _other(self, suffix: str) -> str:
@@ -419,44 +419,6 @@ import_into: FromAbove[[Model, LiveGraph, str, str], Any] = FromAbove("import_in
 __all__ = ["GRAPH", "META", "SAVED", "Model"]
 
 
-HEAD = 4096
-
-
-def opened(data: bytes, label: str, progress: Progress | None = None) -> Model:
-    """Return the model that bytes in memory hold; errors call it `label`."""
-    model = opened_at(Path(label), Source(data), "", progress)
-    model.in_memory = True
-    return model
-
-
-def opened_at(path: Path, source: Source, file: str, progress: Progress | None) -> Model:
-    """Return the model that lies at `path`; of a SavedModel folder `file` is the message in it."""
-    if not source.data[:1]:
-        piped = str(path) == "-"
-        raise ModelError(f"{'standard input' if piped else path} is empty; expected a model")
-    as_text = is_text(source.data[:HEAD])
-    try:
-        source, container = _recognised(path.name, source, as_text)
-        graphs = open_graphs(source, container, progress)
-    except ModelError as error:
-        raise type(error)(f"{path}: {error}") from error
-    return Model(str(path.parent if file else path), source, container, graphs, as_text, file)
-
-
-def _recognised(name: str, source: Source, as_text: bool) -> tuple[Source, Container]:
-    """The binary message of a file and which container it is; of others' files, what they are."""
-    try:
-        if not as_text:
-            return source, recognise(source)
-        from graphpatch.formats import text
-
-        data, container = text.parse_text(source.data[:])
-        return Source(data), container
-    except ModelError as error:
-        said = foreign_file(name, source.data) or told_by_name(name)
-        raise type(error)(said or str(error)) from error
-
-
 tensorflow_class: FromAbove[[str], Any] = FromAbove("tensorflow_class")
 
 
@@ -471,7 +433,7 @@ def _as_message(name: str, model: Model, tags: str) -> Any:
         kind = tensorflow_class(name)
     try:
         if model.export is not None:  # it becomes another graph when it is exported
-            model = opened(b"".join(map(piece_bytes, model.pieces())), model.path)
+            model = model.reopened(SAVED, model.pieces())
         graph = graph_with_tags(model, tags)
         pieces = graph_pieces(graph) if name == "GraphDef" else model.meta_graph(graph)
         return as_message(kind, pieces)
@@ -493,26 +455,23 @@ def is_written_at(model: Model, path: Path) -> bool:
     with reported(path):
         if not model.file:
             return _holds(path, model.encoded(path.suffix))
-        if not path.is_dir() or not Path(model.path).is_dir():
+        if not path.is_dir():
             return False
-        source = Path(model.path)
-        copied = {file.relative_to(source) for file in regular_files(source)}
-        written = {Path(name): pieces for name, pieces in model.all_files().items()}
-        copied -= {Path(FINGERPRINT), *written}
-        present = {file.relative_to(path) for file in regular_files(path)}
-        return (
-            present == copied | written.keys()
-            and all(_holds(path / name, pieces) for name, pieces in written.items())
-            and all(filecmp.cmp(source / name, path / name, shallow=False) for name in copied)
-        )
+        files, present = model.all_files(), regular_files(path)
+        if {str(file.relative_to(path)) for file in present} != files.keys():
+            return False
+        return all(_holds(path / name, content) for name, content in files.items())
 
 
-def _holds(path: Path, pieces: Sequence[Piece]) -> bool:
-    """Return whether a file holds these bytes alone."""
-    if not path.is_file() or path.stat().st_size != size(pieces):
+def _holds(path: Path, content: Sequence[Piece] | Path) -> bool:
+    """Return whether a path has this content alone: these bytes, or what is at another path."""
+    if isinstance(content, Path):
+        is_folder = path.is_dir(), content.is_dir()
+        return all(is_folder) or (not any(is_folder) and filecmp.cmp(path, content, shallow=False))
+    if not path.is_file() or path.stat().st_size != size(content):
         return False
     with path.open("rb") as file:
-        return all(file.read(len(chunk)) == chunk for chunk in memory_chunks(pieces))
+        return all(file.read(len(chunk)) == chunk for chunk in memory_chunks(content))
 
 
 def write_to_stdout(model: Model, progress: Progress | None) -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graphpatch.errors import CHANGED, ModelError
@@ -120,20 +120,22 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def regular_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, by name.
+def regular_files(folder: str | Path) -> Iterator[Path]:
+    """Yield the files below a folder, by name, and the folders in which there is nothing.
 
     A link counts as the file or folder that it leads to within the folder. Raises ModelError for
     one that leads out of it, and for pipes and devices, which have no end.
     """
-    yield from _files_below(folder, Path(os.path.realpath(folder)), ())
+    yield from _files_below(Path(folder), Path(os.path.realpath(folder)), ())
 
 
 def _files_below(folder: Path, root: Path, above: tuple[Path, ...]) -> Iterator[Path]:
     real = Path(os.path.realpath(folder))
     if real in above:
         raise ModelError(f"{folder} is a link to a folder that holds it")
-    for path in sorted(folder.iterdir()):
+    paths = sorted(folder.iterdir())
+    yield from () if paths else (folder,)
+    for path in paths:
         if path.is_symlink():
             _refuse_outside(path, root)
         mode = path.stat().st_mode
@@ -219,22 +221,26 @@ def _confirmed(confirm: Confirm | None) -> None:
 
 def write_folder(
     path: Path,
-    files: Mapping[str, Sequence[Piece]],
-    original: Path | None = None,
-    left_out: Sequence[str] = (),
+    files: Mapping[str, Sequence[Piece] | Path],
     confirm: Confirm | None = None,
 ) -> None:
     """Write a folder of files by their paths in it, which appears whole in the place of another.
 
-    Beside them it has the files of `original`, but for those of its top that `left_out` names.
+    A path is copied: what the file holds, and not its mode, as one may be read-only.
     """
     target = _followed(path)
     with reported(path), unfinished(target, is_folder=True) as temporary:
-        if original is not None:
-            _copy_folder(original, temporary, {*files, *left_out})
-        for name, pieces in files.items():
-            (temporary / name).parent.mkdir(exist_ok=True)
-            _write(temporary / name, pieces)
+        for name, content in files.items():
+            new = temporary / name
+            new.parent.mkdir(parents=True, exist_ok=True)
+            if not isinstance(content, Path):
+                _write(new, content)
+            elif content.is_dir():
+                new.mkdir()
+            else:
+                import shutil  # here, as single files need none of it
+
+                shutil.copyfile(content, new)
         _keep_modes(target, temporary)
         _confirmed(confirm)
         exchange(temporary, target)
@@ -242,20 +248,6 @@ def write_folder(
 
 def _followed(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
-
-
-def _copy_folder(original: Path, new: Path, left_out: Container[str] = ()) -> None:
-    """Copy what the files hold, not the modes: a copy of a read-only folder can be written to."""
-    import shutil  # here, as single files need none of it
-
-    for file in regular_files(original):
-        relative = file.relative_to(original)
-        if str(relative) not in left_out:
-            (new / relative).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, new / relative)
-    for folder in original.rglob("*"):
-        if folder.is_dir():
-            (new / folder.relative_to(original)).mkdir(parents=True, exist_ok=True)
 
 
 def _keep_mode(old: Path, new: Path) -> None:

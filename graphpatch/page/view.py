@@ -24,7 +24,7 @@ from graphpatch.analysis.rule_words import rules_at
 from graphpatch.application import apply
 from graphpatch.errors import ModelError, OutputError, PatchError, check_path, tensor_names
 from graphpatch.formats import Model
-from graphpatch.formats.destination import PAGE_MARK, is_same, marked
+from graphpatch.formats.destination import PAGE_MARK, marked, refuse_inputs
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.output import write_file
 from graphpatch.graph import provenance
@@ -144,13 +144,8 @@ class View:
 
 def refuse_model(path: Path, model: Model) -> None:
     """Raise OutputError where a page would be written over a model, or into its folder."""
-    model_path = Path(model.path)
-    if model.in_memory or model.path == "-" or not model_path.exists():
-        return
-    if is_same(path, model_path):
-        raise OutputError(f"{path} is the model itself; a model is never written over")
-    if model_path.is_dir() and model_path.resolve() in path.resolve().parents:
-        raise OutputError(f"{path} lies in the model's folder, which is never changed")
+    if not model.in_memory and Path(model.path).exists():
+        refuse_inputs(path, {"the model itself": model.path})
 
 
 def view(

@@ -16,7 +16,8 @@ from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import Model
 from graphpatch.formats import model as formats_model
 from graphpatch.formats.load import model_of as asked_model_of
-from graphpatch.formats.model import TOO_LARGE, as_bytes, as_message, is_too_large, opened
+from graphpatch.formats.load import opened
+from graphpatch.formats.model import TOO_LARGE, as_bytes, as_message, is_too_large
 from graphpatch.graph.graph import ModelGraph, graph_of
 from graphpatch.graph.wire import Piece
 from graphpatch.runtime.graph_run import first_line

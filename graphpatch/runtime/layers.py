@@ -25,8 +25,7 @@ from graphpatch.control_flow.contexts import has_control_flow, inside_control_fl
 from graphpatch.errors import ModelError, OutputError, RulesError
 from graphpatch.formats import Model
 from graphpatch.formats.destination import Export
-from graphpatch.formats.load import model_from
-from graphpatch.formats.model import opened
+from graphpatch.formats.load import model_from, opened
 from graphpatch.formats.saved_model import ExportedTensor, exported
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import graphpatch
-from graphpatch.formats.model import opened
+from graphpatch.formats.load import opened
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.names import op_of
 from graphpatch.protos import GraphDef, NodeDef

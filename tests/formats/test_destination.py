@@ -13,11 +13,11 @@ from numpy.testing import assert_array_equal
 from graphpatch.errors import OutputError
 from graphpatch.formats.destination import (
     JSON_MARK,
-    Destination,
-    is_same,
+    Inputs,
     is_unedited,
     marked,
     place,
+    replaces,
 )
 from graphpatch.gradients import tensors
 from graphpatch.runtime.references import References
@@ -42,15 +42,15 @@ def test_urls_and_links_of_one_file_are_the_same(folder: Path, url: str) -> None
     (folder / "link.pb").symlink_to("model.pb")
     os.link(folder / "model.pb", folder / "hard.pb")
     path = url.format(folder)
-    assert is_same(path, folder / "model.pb")
-    assert is_same(folder / "model.pb", path)
-    assert not is_same(path, folder / "large.pb")
+    assert Inputs([path]).met_by(folder / "model.pb")
+    assert Inputs([str(folder / "model.pb")]).met_by(path)
+    assert not Inputs([path]).met_by(folder / "large.pb")
 
 
 def test_stores_are_spelled_in_one_way() -> None:
     assert place("memory://a/b.pb") == place("memory:///a/./b.pb")
     assert place("zip://m.pb::memory://a.zip") != place("zip://n.pb::memory://a.zip")
-    assert not is_same("zip://m.pb::memory://a.zip", "zip://n.pb::memory://a.zip")
+    assert not Inputs(["zip://m.pb::memory://a.zip"]).met_by("zip://n.pb::memory://a.zip")
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_a_rules_file_that_was_edited_is_not_replaced(tmp_path: Path) -> None:
     text = f'{{"rules": [], "written": "{JSON_MARK["written"]}"}}\n'
     path.write_bytes(marked(text.encode()))
     assert is_unedited(path.read_bytes())
-    assert Destination(str(path), is_marked=True).replaces()
+    assert replaces(str(path), is_marked=True)
     path.write_bytes(path.read_bytes().replace(b"[]", b"[1]"))
     with pytest.raises(OutputError, match="or it was edited since"):
-        Destination(str(path), is_marked=True).replaces()
-    assert Destination(str(path), force=True, is_marked=True).replaces()
+        replaces(str(path), is_marked=True)
+    assert replaces(str(path), force=True, is_marked=True)
 
 
 def test_a_folder_with_a_file_of_the_users_is_not_replaced(run_cli: Run, folder: Path) -> None:
@@ -161,9 +161,9 @@ def test_a_folder_with_a_file_of_the_users_is_not_replaced(run_cli: Run, folder:
 def test_a_copy_of_the_model_and_empty_files_are_nothing_to_lose(folder: Path) -> None:
     (folder / "copy.pb").write_bytes((folder / "model.pb").read_bytes())
     (folder / "empty.pb").touch()
-    assert Destination(str(folder / "copy.pb")).replaces(folder / "model.pb")
-    assert not Destination(str(folder / "empty.pb")).replaces()
-    assert not Destination("/dev/null").replaces()
+    assert replaces(str(folder / "copy.pb"), original=folder / "model.pb")
+    assert not replaces(str(folder / "empty.pb"))
+    assert not replaces("/dev/null")
 
 
 @pytest.mark.parametrize("array", [np.eye(3, 2), np.float32(2), np.asfortranarray(np.eye(2, 5))])

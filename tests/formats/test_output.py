@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import xxhash
@@ -20,7 +20,14 @@ from graphpatch import load, mapped
 from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats import before, output
 from graphpatch.formats.before import checksum
-from graphpatch.formats.output import READ_AT_ONCE, sweep, unfinished, write_file, write_folder
+from graphpatch.formats.output import (
+    READ_AT_ONCE,
+    regular_files,
+    sweep,
+    unfinished,
+    write_file,
+    write_folder,
+)
 from graphpatch.graph import wire
 from graphpatch.graph.wire import SMALL, Piece, Source, Span, map_file
 from tests import graphs
@@ -149,6 +156,12 @@ def original(tmp_path: Path) -> Path:
     return folder
 
 
+def like(original: Path) -> dict[str, Any]:
+    """What a folder like the original gets: another message, and all but what is left out."""
+    copies = {str(path.relative_to(original)): path for path in regular_files(original)}
+    return {name: path for name, path in copies.items() if name != "left"} | {"message": [b"new"]}
+
+
 EXPECTED = {
     "message": b"new", "kept": b"kept", "link": b"kept",
     "below/message": b"below/message", "below/left": b"below/left",
@@ -159,7 +172,7 @@ def test_a_folder_like_another_in_the_place_of_an_old_one(tmp_path: Path, origin
     before = everything(original)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").touch()
-    write_folder(tmp_path / "out", {"message": [b"new"]}, original, ["left"])
+    write_folder(tmp_path / "out", like(original))
     assert everything(tmp_path / "out") == EXPECTED
     assert not (tmp_path / "out" / "link").is_symlink()
     assert everything(original) == before
@@ -169,7 +182,7 @@ def test_a_folder_like_another_in_the_place_of_an_old_one(tmp_path: Path, origin
 def test_a_folder_of_a_read_only_one_can_be_written_to(tmp_path: Path, original: Path) -> None:
     for path in (original / "below", original):
         path.chmod(0o555)
-    write_folder(tmp_path / "out", {"message": [b"new"]}, original, ["left"])
+    write_folder(tmp_path / "out", like(original))
     assert everything(tmp_path / "out") == EXPECTED
     for path in (tmp_path / "out", tmp_path / "out" / "below"):
         assert path.stat().st_mode & 0o200
@@ -190,7 +203,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_old_one(
     with monkeypatch.context() as patch:
         patch.setattr(what, broken, not_the_new_one if broken == "rename" else full)
         with pytest.raises(OutputError, match="out: No space left on device"):
-            write_folder(tmp_path / "out", {"message": [b"new"]}, original, ["left"])
+            write_folder(tmp_path / "out", like(original))
     assert listed(tmp_path / "out") == ["old"]
     assert listed(tmp_path) == ["original", "out"]
 
