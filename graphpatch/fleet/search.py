@@ -22,7 +22,6 @@ from graphpatch.formats.destination import (
     model_path,
     never_written,
     place,
-    refuse_inputs,
 )
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.mapped import read_whole
@@ -249,11 +248,9 @@ def plan(models: Sequence[Task], out: str | None, rules: str, folder: bool = Tru
     tasks = [replace(task, output=output) for task, output in zip(models, outputs, strict=True)]
     _refuse_shared(tasks)
     written = [task for task in tasks if task.output != "-"]
-    for task in written:
-        refuse_inputs(task.output, {"the rules file": rules})
+    _refuse_inputs(written, rules)
     if out is not None and not folder:
         refuse_suffix(out)
-    _refuse_models(written)
     return tasks
 
 
@@ -309,10 +306,10 @@ def _refuse_shared(tasks: Sequence[Task]) -> None:
                 )
 
 
-def _refuse_models(tasks: Sequence[Task]) -> None:
-    """Raise OutputError where an output is a model, holds one, or lies in one."""
-    models = Inputs(task.model for task in tasks)
+def _refuse_inputs(tasks: Sequence[Task], rules: str) -> None:
+    """Raise OutputError where an output is a model or the rules file, holds one, or lies in one."""
+    inputs = Inputs(path for path in (rules, *(task.model for task in tasks)) if path != "-")
     for task in tasks:
-        if (met := models.met_by(task.output)) is not None:
-            which = "the model itself" if met[1] == task.model else "another of the models"
-            raise never_written(task.output, met[0], which)
+        if (met := inputs.met_by(task.output)) is not None:
+            named = {task.model: "the model itself", rules: "the rules file"}
+            raise never_written(task.output, met[0], named.get(met[1], "another of the models"))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from graphpatch import load
 from graphpatch.errors import OutputError
 from graphpatch.formats.destination import (
     JSON_MARK,
@@ -23,6 +24,8 @@ from graphpatch.gradients import tensors
 from graphpatch.runtime.references import References
 from tests.conftest import Run
 from tests.refusals import everything
+
+MANIFEST = "out/graphpatch-manifest.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,22 @@ def test_stores_are_spelled_in_one_way() -> None:
     assert place("memory://a/b.pb") == place("memory:///a/./b.pb")
     assert place("zip://m.pb::memory://a.zip") != place("zip://n.pb::memory://a.zip")
     assert not Inputs(["zip://m.pb::memory://a.zip"]).met_by("zip://n.pb::memory://a.zip")
+
+
+def test_no_folder_that_holds_an_input_is_replaced(run_cli: Run, folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "rules.json").rename(folder / "out/rules.json")
+    (folder / "saved").rename(folder / "out/saved")
+    before = everything(folder)
+    done = run_cli("apply", "out/rules.json", "model.pb", "-o", "out", cwd=folder)
+    assert (done.code, everything(folder).keys() - before.keys()) == (0, {"out/model.pb", MANIFEST})
+    before = everything(folder)
+    args = ("--inputs", "x", "--outputs", "out", "-o", "out", "--force")
+    done = run_cli("apply", "out/rules.json", "model.pb", *args, cwd=folder)
+    assert (done.code, "out holds the rules file" in done.stderr) == (1, True)
+    with pytest.raises(OutputError, match="holds the model itself"):
+        load(folder / "out/saved").save(folder / "out")
+    assert everything(folder) == before
 
 
 @pytest.mark.parametrize(

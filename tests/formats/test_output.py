@@ -150,6 +150,7 @@ def test_whatever_goes_wrong_leaves_the_old_file(tmp_path: Path) -> None:
 def original(tmp_path: Path) -> Path:
     folder = tmp_path / "original"
     (folder / "below").mkdir(parents=True)
+    (folder / "empty").mkdir()
     for name in ("message", "left", "kept", "below/message", "below/left"):
         (folder / name).write_text(name)
     (folder / "link").symlink_to(folder / "kept")
@@ -175,6 +176,7 @@ def test_a_folder_like_another_in_the_place_of_an_old_one(tmp_path: Path, origin
     write_folder(tmp_path / "out", like(original))
     assert everything(tmp_path / "out") == EXPECTED
     assert not (tmp_path / "out" / "link").is_symlink()
+    assert list((tmp_path / "out" / "empty").iterdir()) == []
     assert everything(original) == before
     assert listed(tmp_path) == ["original", "out"]
 
