@@ -22,7 +22,7 @@ from graphpatch.analysis.matches import Matches, matches
 from graphpatch.analysis.revert import revert
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.application import apply
-from graphpatch.errors import ModelError, OutputError, PatchError, check_path, tensor_names
+from graphpatch.errors import ModelError, PatchError, check_path, tensor_names
 from graphpatch.formats import Model
 from graphpatch.formats.destination import PAGE_MARK, marked, refuse_inputs
 from graphpatch.formats.load import ModelLike, model_from
