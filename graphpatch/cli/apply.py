@@ -27,10 +27,9 @@ from graphpatch.cli.say import (
     say_lines,
 )
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.order import FleetOrder, TaskResult
 from graphpatch.fleet.run import patch_models
 from graphpatch.fleet.search import Task
-from graphpatch.fleet.work import Finish, Tell, patch_model
+from graphpatch.fleet.work import Finish, FleetOrder, TaskResult, Tell, patch_model
 from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX

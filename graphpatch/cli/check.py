@@ -9,8 +9,8 @@ import click
 from graphpatch.cli import options
 from graphpatch.cli.apply import report_each
 from graphpatch.cli.options import Texts
-from graphpatch.fleet.order import FleetOrder
 from graphpatch.fleet.run import check_models
+from graphpatch.fleet.work import FleetOrder
 
 OUTPUT = {
     "model": str,

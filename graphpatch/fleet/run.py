@@ -1,42 +1,34 @@
-"""A command over one model or many, carried out: here, by processes, or by a Dask cluster."""
+"""A command over one model or many, and the manifest of a folder of outputs."""
 
 from __future__ import annotations
 
-import gc
+import contextlib
+import json
 import os
-import signal
-import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
-from graphpatch.errors import FleetError
-from graphpatch.fleet import work
-from graphpatch.fleet.order import FleetOrder, TaskResult
+from graphpatch.decoding import convert
+from graphpatch.errors import OutputError
+from graphpatch.fleet import stores, work
 from graphpatch.fleet.search import Task, local_outputs, plan, search
-from graphpatch.fleet.work import Call, Work, run_task
-from graphpatch.formats.destination import is_remote, reported
-from graphpatch.formats.output import sweep
+from graphpatch.fleet.work import FleetOrder, TaskResult, Work
+from graphpatch.fleet.workers import Results, results_of
+from graphpatch.formats.destination import errors_as, is_remote, reported
+from graphpatch.formats.output import sweep, write_file
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
-
-SAFE_PATH = "PYTHONSAFEPATH"
-TRIES = 3  # how often a model is tried alone on which a worker may have died
-
-Results = Iterator[TaskResult]
+MANIFEST_NAME = "graphpatch-manifest.jsonl"
+EVERY = 100  # models, after which a manifest in a store is written
 
 
 def check_models(order: FleetOrder) -> tuple[int, Results]:
     """Return how many models there are, and for each whether it has the rules applied."""
     order_with_rules, tasks = order.with_rules(), search(order.models, order.allow_chained)
-    return len(tasks), _results(order_with_rules, work.check_model, tasks)
+    return len(tasks), results_of(order_with_rules, work.check_model, tasks)
 
 
 def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Results]:
@@ -57,7 +49,7 @@ def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Resu
     def results(tasks: Sequence[Task]) -> Results:
         if here is not None:
             return (here(order_with_rules, task) for task in tasks)
-        return _results(order_with_rules, work.patch_model, tasks)
+        return results_of(order_with_rules, work.patch_model, tasks)
 
     if into is not None and not order.dry_run:
         return len(tasks), _into_folder(order_with_rules, tasks, into, results)
@@ -70,8 +62,6 @@ def _into_folder(
     order: FleetOrder, tasks: list[Task], folder: str, results: Callable[[list[Task]], Results]
 ) -> Results:
     """Yield the results of tasks that write into a folder, each written down in its manifest."""
-    from graphpatch.fleet.manifest import Manifest
-
     with _made(folder):
         sweep(local_outputs(tasks))
         if not order.recorded:
@@ -88,7 +78,7 @@ def _into_folder(
             manifest.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _made(folder: str) -> Iterator[None]:
     """Make a folder; what is made goes again where it stays empty, as a run that failed left it."""
     path = Path(folder)
@@ -100,135 +90,130 @@ def _made(folder: str) -> Iterator[None]:
         yield
     finally:
         for above in missing:
-            with suppress(OSError):  # there is something in it
+            with contextlib.suppress(OSError):  # there is something in it
                 above.rmdir()
 
 
-def _results(order: FleetOrder, work: Work, tasks: Sequence[Task]) -> Results:
-    """Yield what became of each task: one after the other in this process, or by workers."""
-    call = partial(run_task, work, order)
-    paths = (order.out or "", *(task.model for task in tasks))
-    in_memory = [path for path in paths if path.startswith("memory://")]  # this process's own
-    if order.scheduler is not None:
-        if in_memory:
-            raise FleetError(f"{in_memory[0]}: workers do not see the memory of this process")
-        from graphpatch.fleet.cluster import by_cluster
-
-        out = None if order.dry_run else order.out
-        return by_cluster(order.scheduler, call, tasks, out)
-    has_affinity = hasattr(os, "sched_getaffinity")  # else all cores, also those of others
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    jobs = min(order.jobs or cores, len(tasks))
-    if jobs > 1 and not in_memory:
-        return by_processes(call, tasks, jobs)
-    gc.freeze()  # what there is now is not looked at by the collection after a model
-    return map(call, tasks)
+# `graphpatch-manifest.jsonl`: for each model of a folder of outputs, what was made of what.
 
 
-# Processes of this machine.
+class ManifestRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rules that a line is of."""
+
+    file: str
+    sha256: str
 
 
-def by_processes(call: Call, tasks: Sequence[Task], jobs: int) -> Results:
-    """Yield what became of each task, as each ends. An interrupt ends the workers at once.
+class ManifestEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A line. Anybody may have written it: one that is not so counts as none."""
 
-    When a worker dies, the tasks that were under way are tried again, each alone: a model that no
-    process survives fails alone. Raises FleetError where no process can be started.
+    source: str
+    output: str
+    version: str
+    seconds: float
+    error: str = ""
+    sha256: str = ""
+    output_sha256: str = ""
+    rules: ManifestRules | None = None
+    matches: dict[str, dict[str, int]] = {}
+    consumer: dict[str, list[str]] = {}
+
+    def line(self) -> bytes:
+        """Return the entry as JSON; msgspec refuses names that are not UTF-8."""
+        return json.dumps(msgspec.to_builtins(self)).encode() + b"\n"
+
+
+class Manifest:
+    """The manifest of a folder: a line is added as each model ends, so that none is lost.
+
+    At the end it is written anew, whole, with one line a model: the last. In a store, where
+    nothing can be added to a file, that alone is done, and now and then before.
     """
-    waiting, suspects = deque(tasks), list[Task]()
-    try:
-        while waiting:
-            suspects = yield from _until_a_death(call, waiting, jobs)
-            for task in suspects:
-                for _ in range(TRIES):
-                    if not (yield from _until_a_death(call, deque([task]), 1)):
-                        break
-                else:
-                    yield work.died(task)
-            sweep(local_outputs(suspects))
-    except BaseException:
-        sweep(local_outputs(tasks))
-        raise
+
+    def __init__(self, folder: str, order: FleetOrder) -> None:
+        self.folder = folder.rstrip("/") if is_remote(folder) else str(Path(folder))
+        self.version, self.rules = order.version, ManifestRules(order.rules, order.digest())
+        self.path = f"{self.folder}/{MANIFEST_NAME}"
+        self.entries = self._read()
+        self.added = 0
+
+    def known(self, task: Task) -> tuple[str, str] | None:
+        """Return the hashes of source and output that are written of a task, by the same rules."""
+        entry = self.entries.get(self._relative(task.output))
+        if entry is None or entry.rules is None:
+            return None
+        made_by = entry.version, entry.rules.sha256
+        is_same = made_by == (self.version, self.rules.sha256)
+        return (entry.sha256, entry.output_sha256) if is_same else None
+
+    def add(self, done: TaskResult) -> None:
+        """Write down what became of a model; what was done before is written down already."""
+        if done.passed_over:
+            return
+        output = self._relative(done.task.output)
+        entry = ManifestEntry(done.task.model, output, self.version, done.seconds, done.error)
+        if not done.error:
+            entry.sha256, entry.output_sha256 = done.hashes
+            entry.rules = self.rules
+            entry.matches = {
+                rule["name"]: dict(Counter(match["type"] for match in rule["matches"]))
+                for rule in done.report["rules"]
+            }
+            entry.consumer = done.report["consumer"]
+        self.entries[output] = entry
+        self.added += 1
+        if not is_remote(self.path):
+            # Where there is no room now, the end says so: all lines are written again then.
+            with contextlib.suppress(OSError), open(self.path, "ab", opener=_opened) as file:
+                file.write(entry.line())
+        elif self.added % EVERY == 0:
+            self.close()
+
+    def close(self) -> None:
+        """Write the whole, if a line was added. Raises OutputError where that cannot be done."""
+        if not self.added:
+            return
+        data = b"".join(entry.line() for entry in self.entries.values())
+        if is_remote(self.path):
+            with stores.delivered(self.path) as local:
+                local.write_bytes(data)
+        else:
+            _refuse_other(self.path)
+            write_file(Path(self.path), [data])
+
+    def _relative(self, output: str) -> str:
+        return output.removeprefix(f"{self.folder}/")
+
+    def _read(self) -> dict[str, ManifestEntry]:
+        """Return the lines by their outputs. One that was cut short by a dying process is none."""
+        data, entries = _content(self.path), {}
+        if data and not data.endswith(b"\n") and not is_remote(self.path):
+            write_file(Path(self.path), [data, b"\n"])
+        for text in data.split(b"\n"):
+            # ValueError: not UTF-8. RecursionError: nested so deeply that nobody of us wrote it.
+            with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+                entry = convert(json.loads(text), ManifestEntry)
+                entries[entry.output] = entry
+        return entries
 
 
-def _until_a_death(
-    call: Call, waiting: deque[Task], jobs: int
-) -> Generator[TaskResult, None, list[Task]]:
-    """Yield what became of waiting tasks; return those under way when a worker died, if one did."""
-    from concurrent.futures import FIRST_COMPLETED, wait
-    from concurrent.futures.process import BrokenProcessPool
-
-    under_way: dict[Future[TaskResult], Task] = {}
-    with _pool(jobs) as pool:
-        while waiting or under_way:
-            try:
-                while waiting and len(under_way) < 2 * jobs:
-                    future = pool.submit(call, waiting[0])
-                    under_way[future] = waiting.popleft()
-            except BrokenProcessPool:
-                pass  # the futures tell of it as well
-            ended = wait(under_way, return_when=FIRST_COMPLETED).done
-            survived = [future for future in ended if future.exception() is None]
-            for future in survived:
-                del under_way[future]
-                yield future.result()
-            if len(survived) < len(ended):
-                break
-    return list(under_way.values())
+def _refuse_other(path: str) -> None:
+    """Raise OutputError for what is there and no manifest."""
+    if os.path.lexists(path) and (Path(path).is_symlink() or not Path(path).is_file()):
+        raise OutputError(f"{path} is a link, a pipe or a folder; a manifest is a file")
 
 
-@contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Give worker processes, which are killed where this ends by an error or an interrupt."""
-    import multiprocessing  # here, as a command over one model needs none of it
-    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-
-    context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
-    if sys.version_info >= (3, 11):  # else the server would import from the current folder
-        context.set_forkserver_preload(["graphpatch.fleet.work"])
-    before = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(jobs, context, initializer=_prepare_worker)
-    try:
-        try:
-            with _safe_path():
-                pool.submit(int).result()
-        except (BrokenProcessPool, OSError, EOFError) as error:
-            says = str(error) or type(error).__name__
-            raise FleetError(f"the worker processes cannot be started: {says}") from error
-        yield pool
-    except BaseException:
-        for worker in multiprocessing.active_children():
-            if worker not in before:
-                worker.kill()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _opened(path: str, flags: int) -> int:
+    """Open a file, and not what a link in its place leads to."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Let Python processes that start here not import from the current folder, where it can."""
-    before = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(SAFE_PATH)
-        if before is not None:
-            os.environ[SAFE_PATH] = before
-
-
-def _prepare_worker() -> None:
-    """Leave an interrupt to the command, and do not outlive it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.freeze()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    import multiprocessing
-    from multiprocessing import connection
-
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
+def _content(path: str) -> bytes:
+    """Return the manifest that is there, or nothing. Raises OutputError for what is no file."""
+    if is_remote(path):
+        return stores.read_small(path) if stores.exists(path) else b""
+    _refuse_other(path)
+    if not Path(path).exists():
+        return b""
+    with errors_as(f"cannot read {path}", OutputError):
+        return Path(path).read_bytes()

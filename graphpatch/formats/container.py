@@ -7,9 +7,11 @@ import mmap
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
+from typing import Any
 
 import msgspec
 
+from graphpatch import protos
 from graphpatch.errors import ModelError
 from graphpatch.graph.graph import ContainerFacts, ModelGraph, Progress, graph_pieces
 from graphpatch.graph.wire import (
@@ -35,6 +37,11 @@ class Container(msgspec.Struct, frozen=True):
     """A kind of message that holds GraphDefs."""
 
     name: str
+
+    @property
+    def message(self) -> Any:
+        """Return the class of the message."""
+        return getattr(protos, self.name)
 
 
 GRAPH, META, SAVED = map(Container, ("GraphDef", "MetaGraphDef", "SavedModel"))

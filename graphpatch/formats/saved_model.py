@@ -203,7 +203,6 @@ def _shape_told(graph: ModelGraph, node: Node, output: int) -> TensorShapeProto:
 
 
 REGISTERED = 3  # the field of FunctionDefLibrary
-OBJECT_GRAPH = 7  # the field of MetaGraphDef
 
 
 class HeldGradient(NamedTuple):
@@ -217,18 +216,16 @@ def held_gradients(graph: ModelGraph) -> dict[str, HeldGradient]:
     """Return the gradients that the file of a graph holds, by key. A GraphDef has none."""
     if not graph.around.is_object_based:
         return {}
-    gradients, data, meta = dict[str, HeldGradient](), graph.source.data, graph.around.meta
+    from graphpatch.formats.container import meta_around
+
+    gradients, data = dict[str, HeldGradient](), graph.source.data
     flowing: dict[str, list[bool]] = {}  # by function that is restored: which results are not None
-    for part in fields(data, meta.value, meta.end) if meta is not None else ():
-        if part.holds(OBJECT_GRAPH):
-            objects = message(SavedObjectGraph, data[part.value : part.end])
-            for name, function in objects.concrete_functions.items():
-                output = function.output_signature
-                kind = output.WhichOneof("kind")
-                values = [output]
-                if kind in {"list_value", "tuple_value"}:
-                    values = getattr(output, kind).values
-                flowing[name] = [not value.HasField("none_value") for value in values]
+    for name, function in meta_around(graph).object_graph_def.concrete_functions.items():
+        output = function.output_signature
+        kind = output.WhichOneof("kind")
+        is_several = kind in {"list_value", "tuple_value"}
+        values = getattr(output, kind).values if is_several else [output]
+        flowing[name] = [not value.HasField("none_value") for value in values]
     for library in (part for part in graph.others if part.holds(LIBRARY)):
         for part in fields(data, library.value, library.end):
             if part.holds(REGISTERED):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
@@ -12,14 +11,7 @@ from google.protobuf.message import Message
 from graphpatch.errors import ForeignError, ModelError, OutputError
 from graphpatch.formats.container import GRAPH, META, SAVED, Container
 from graphpatch.graph.wire import Piece, message, piece_bytes
-from graphpatch.protos import GraphDef, MetaGraphDef, SavedModel
 
-# The fields that each container, and no other, has at its top.
-TOP = {
-    SAVED: {"saved_model_schema_version", "meta_graphs"},
-    META: {"meta_info_def", "graph_def", "saver_def", "collection_def", "signature_def"},
-    GRAPH: {"node", "library", "versions", "version", "debug_info"},
-}
 FIRST_FIELD = re.compile(r"\A(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{<]")
 # Fields that came after TensorFlow 2.4; 2.8 knows all but debug_info, 2.15 that one too.
 NEWER = (
@@ -58,7 +50,7 @@ def parse_text(data: bytes) -> tuple[bytes, Container]:
     except UnicodeDecodeError as error:
         raise ModelError(f"neither a protobuf nor UTF-8 text (byte {error.start})") from None
     container = _recognise(text)
-    whole = _container_class(container)()
+    whole = container.message()
     try:
         text_format.Parse(text, whole)
     except text_format.ParseError as error:
@@ -83,7 +75,7 @@ def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
 
     Raises OutputError where it holds fields that we don't know: text has no names for them.
     """
-    whole: Message = message(_container_class(container), b"".join(map(piece_bytes, pieces)))
+    whole: Message = message(container.message, b"".join(map(piece_bytes, pieces)))
     size = whole.ByteSize()
     whole.DiscardUnknownFields()
     if whole.ByteSize() != size:
@@ -101,7 +93,7 @@ def newer_fields(text: bytes) -> list[str]:
 
 def canonical(pieces: Sequence[Piece], container: Container) -> bytes:
     """Return the message in the one encoding in which `parse` gives it, whatever wrote it."""
-    whole: Message = message(_container_class(container), b"".join(map(piece_bytes, pieces)))
+    whole: Message = message(container.message, b"".join(map(piece_bytes, pieces)))
     return bytes(whole.SerializeToString(deterministic=True))
 
 
@@ -110,14 +102,10 @@ def _recognise(text: str) -> Container:
         if text.lstrip().startswith(start):
             raise ModelError(what)
     first = FIRST_FIELD.match(text)
-    for container, top in TOP.items():
-        if first is not None and first[1] in top:
+    for container in (SAVED, META, GRAPH):  # no field at the top of one is one of another
+        if first is not None and first[1] in container.message.DESCRIPTOR.fields_by_name:
             return container
     raise ForeignError(
         "text, but not that of a GraphDef, a MetaGraphDef or a SavedModel; expected a .pb, .pbtxt "
         "or .meta file, or a SavedModel folder"
     )
-
-
-def _container_class(container: Container) -> Any:
-    return {SAVED: SavedModel, META: MetaGraphDef, GRAPH: GraphDef}[container]

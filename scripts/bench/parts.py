@@ -287,7 +287,9 @@ def _of_rules(folder: Path, nodes: int, count: int) -> dict[str, Task]:
 
 
 FLEET = 200  # models of 1,000 nodes each
-STARTING = "from graphpatch.fleet import run\nwith run._pool(2) as pool: pool.submit(int).result()"
+STARTING = (
+    "from graphpatch.fleet import workers\nwith workers._pool(2) as pool: pool.submit(int).result()"
+)
 
 
 def fleet(options: Namespace) -> Part:

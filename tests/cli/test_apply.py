@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 
 from graphpatch.cli.apply import fold_notes
-from graphpatch.fleet.manifest import MANIFEST_NAME as MANIFEST
+from graphpatch.fleet.run import MANIFEST_NAME as MANIFEST
 from graphpatch.formats import load
 from graphpatch.protos import GraphDef
 from tests import graphs

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.fleet.manifest import MANIFEST_NAME
+from graphpatch.fleet.run import MANIFEST_NAME
 from tests import graphs
 from tests.conftest import CHECKOUT, Run
 from tests.forked import COMMAND, python

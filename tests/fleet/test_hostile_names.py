@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from graphpatch.errors import FleetError, GraphpatchError
+from graphpatch.errors import FleetError, GraphpatchError, OutputError
 from graphpatch.fleet import stores
-from graphpatch.fleet.manifest import MANIFEST_NAME
-from graphpatch.fleet.order import FleetOrder, TaskResult
-from graphpatch.fleet.run import patch_models
-from graphpatch.fleet.search import search
+from graphpatch.fleet.run import MANIFEST_NAME, Manifest, patch_models
+from graphpatch.fleet.search import Task, search
+from graphpatch.fleet.work import FleetOrder, TaskResult
 from tests import graphs
 from tests.conftest import RulesFile, Run
 from tests.refusals import refused
@@ -186,6 +185,16 @@ def test_a_manifest_is_a_file(folders: FleetOrder, tmp_path: Path, kind: str) ->
         make.get(kind, lambda one: one.symlink_to(kind))(manifest)
     with pytest.raises(GraphpatchError, match="a link, a pipe or a folder; a manifest is a file"):
         done(folders)
+
+
+def test_a_link_that_takes_the_place_of_a_manifest_is_not_followed(tmp_path: Path) -> None:
+    manifest = Manifest(str(tmp_path), FleetOrder("@guided_backprop", ("m.pb",)).with_rules())
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / MANIFEST_NAME).symlink_to("mine")
+    manifest.add(TaskResult(Task("m.pb", f"{tmp_path}/m.pb"), error="m.pb: broken"))
+    with pytest.raises(OutputError, match="a manifest is a file"):
+        manifest.close()
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -13,7 +13,7 @@ import pytest
 from graphpatch import cli
 from graphpatch.errors import OutputError
 from graphpatch.fleet import stores
-from graphpatch.fleet.manifest import MANIFEST_NAME
+from graphpatch.fleet.run import MANIFEST_NAME
 from tests import graphs
 from tests.refusals import LARGE, MODEL, RULE, everything, rules_text
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphpatch.fleet.order import FleetOrder
+from graphpatch.fleet.work import FleetOrder
 from tests.conftest import Run
 from tests.graphs import graphdef, node
 from tests.refusals import refused

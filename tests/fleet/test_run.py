@@ -15,10 +15,9 @@ import pytest
 from msgspec import structs
 
 from graphpatch.fleet import work
-from graphpatch.fleet.order import FleetOrder, TaskResult
-from graphpatch.fleet.run import by_processes
 from graphpatch.fleet.search import Task
-from graphpatch.fleet.work import Work, patch_model, run_task
+from graphpatch.fleet.work import FleetOrder, TaskResult, Work, patch_model, run_task
+from graphpatch.fleet.workers import by_processes
 from graphpatch.formats import Model
 from graphpatch.formats.output import sweep
 from tests import graphs
