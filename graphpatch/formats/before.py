@@ -13,7 +13,7 @@ from msgspec import structs
 import graphpatch
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META
-from graphpatch.formats.model import FINGERPRINT, Model
+from graphpatch.formats.model import FINGERPRINT, Model, reopened
 from graphpatch.formats.output import memory_chunks
 from graphpatch.graph.graph import LIBRARY, ModelGraph, carrier, read_record
 from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched, written_by_rules
@@ -146,7 +146,7 @@ def opened_again(model: Model) -> Model:
     """Return a copy as if from a file: with what was edited since it was read."""
     if not any(body.edited or body.cut for graph in model.graphs for body in graph.bodies):
         return model.copy()
-    return model.reopened(model.container, model.pieces())
+    return reopened(model, model.container, model.pieces())
 
 
 def as_meta(model: Model) -> Model:
@@ -156,4 +156,4 @@ def as_meta(model: Model) -> Model:
     """
     if model.container is not GRAPH:
         return model
-    return model.reopened(META, model.meta_graph(model.graphs[0]))
+    return reopened(model, META, model.meta_graph(model.graphs[0]))

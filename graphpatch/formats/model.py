@@ -163,15 +163,6 @@ class Model:
         """Return the same model, to be changed without this one seeing it."""
         return replace(self, graphs=[graph.copy() for graph in self.graphs])
 
-    def reopened(self, container: Container, pieces: Iterable[Piece]) -> Model:
-        """Return a copy that holds what these bytes do, without weights in a file."""
-        source = Source(b"".join(map(piece_bytes, pieces)))
-        graphs = open_graphs(source, container, None)
-        is_new = self.in_memory or self.export is not None
-        model = replace(self, source=source, container=container, graphs=graphs)
-        model.export, model.in_memory = None, is_new
-        return model
-
     def pieces(self) -> list[Piece]:
         """Return the binary message as it is now: new bytes, and spans of the file it came from.
 
@@ -433,12 +424,21 @@ def _as_message(name: str, model: Model, tags: str) -> Any:
         kind = tensorflow_class(name)
     try:
         if model.export is not None:  # it becomes another graph when it is exported
-            model = model.reopened(SAVED, model.pieces())
+            model = reopened(model, SAVED, model.pieces())
         graph = graph_with_tags(model, tags)
         pieces = graph_pieces(graph) if name == "GraphDef" else model.meta_graph(graph)
         return as_message(kind, pieces)
     except ModelError as error:
         raise ModelError(f"{model.path}: {error}") from error
+
+
+def reopened(model: Model, container: Container, pieces: Iterable[Piece]) -> Model:
+    """Return a copy that holds what these bytes do, without weights in a file."""
+    source = Source(b"".join(map(piece_bytes, pieces)))
+    graphs = open_graphs(source, container, None)
+    copy = replace(model, source=source, container=container, graphs=graphs, export=None)
+    copy.in_memory = model.in_memory or model.export is not None
+    return copy
 
 
 def graph_with_tags(model: Model, tags: str) -> ModelGraph:
