@@ -37,6 +37,7 @@ function readLines(body, bodies, { bodies: allColumns, tables, defaults }, sizes
       end: columns.ends[at],
       calls: (columns.calls[at] || []).map(number => bodies[number]),
       carried: columns.carried[at],
+      inputs: columns.inputs[at], // names, numbers of lines, and these with the tensor that is read
       plot: tables.plots[at in columns.plots ? columns.plots[at] : marks.length ? -1 : defaults[type]],
       sizes: sizes[at],
       folds: [], // those that begin here
@@ -47,11 +48,7 @@ function readLines(body, bodies, { bodies: allColumns, tables, defaults }, sizes
     for (let place = 0; place < edges.length; place += 2) read.push([lines[edges[place]], edges[place + 1]]);
     return read;
   };
-  const inputOf = input => typeof input === "string" ? [null, input] : typeof input === "number" ? [lines[input], lines[input].name] : [lines[input[0]], input[1]];
-  lines.forEach((line, at) => {
-    line.sides = columns.sides.map(({ flow, arrives, edges }) => ({ flow: flow[at], arrives: arrives[at], edges: edgesOf(edges[at]) }));
-    line.inputs = columns.inputs[at].map(inputOf);
-  });
+  lines.forEach((line, at) => { line.sides = columns.sides.map(({ flow, arrives, edges }) => ({ flow: flow[at], arrives: arrives[at], edges: edgesOf(edges[at]) })); });
   const variables = new Set(columns.variables.length > FEW_VARIABLES ? columns.variables.map(at => lines[at]) : []);
   const ordered = readingOrder(lines).filter(line => !variables.has(line));
   body.lines = [...ordered, ...[...variables].sort((a, b) => a.name < b.name ? -1 : 1)];
@@ -61,7 +58,7 @@ function readLines(body, bodies, { bodies: allColumns, tables, defaults }, sizes
   for (const fold of body.folds) fold.isOpen = ordered.length <= LINES_ALL_OPEN || ordered.slice(fold.first, fold.last + 1).some(line => line.isCause || line.marks.length || line.end);
   if (variables.size) body.folds.push({ first: body.group, last: lines.length - 1, name: "", isGroup: true, isOpen: false });
   for (const fold of body.folds) body.lines[fold.first].folds.push(fold);
-  body.held = heldIn(lines);
+  Object.assign(body, { byNumber: lines, held: heldIn(lines) });
 }
 
 // Of a line at which a gradient ends though doctor has no words for it: the nearest one behind it for

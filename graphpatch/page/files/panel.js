@@ -73,7 +73,7 @@ class Panel {
       ...line.findings.map(finding => this.finding(finding, line)),
       line.plot ? this.gradient(line.plot) : "",
       ...marks.map(mark => this.rule(rules[mark], mark)),
-      section("Inputs", inputs.length ? this.inputs(inputs) : make("p", "", "none")),
+      section("Inputs", inputs.length ? this.inputs(line) : make("p", "", "none")),
       carried ? this.carried(carried) : "",
       section("Attrs", attrs.length ? facts(attrs.map(([key, value]) => [key, JSON.stringify(value)]), "mono") : make("p", "", "none")),
     );
@@ -110,8 +110,11 @@ class Panel {
     return section("Gradient", facts(sides.map(([side, words]) => [sides.length > 1 ? side : "dx", words, `key ${side}`, "mono"])), drawPlot(plot));
   }
 
-  inputs(inputs) {
-    const list = make("ol", "inputs", ...inputs.map(([line, words]) => line ? make("li", "", makeButton("link", words, () => this.view.go(line))) : make("li", "mono", words)));
+  inputs({ inputs, body }) {
+    const list = make("ol", "inputs", ...inputs.map(input => {
+      const [line, words] = typeof input === "string" ? [null, input] : [body.byNumber[[input].flat()[0]], input[1]];
+      return line ? make("li", "", makeButton("link", words || line.name, () => this.view.go(line))) : make("li", "mono", words);
+    }));
     list.start = 0;
     return list;
   }
