@@ -22,7 +22,6 @@ from graphpatch.differentiation.override_keys import CARRIED
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.node import Node
-from graphpatch.graph.walk import reached
 
 # What is raised where an op is differentiated outside its loop: at the ops where an iteration
 # begins, and where the gradient reads what the op read or gave, which cannot be read from outside.
@@ -156,11 +155,14 @@ def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
 
 def ops_on_paths(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
     """The ops `within` on the path to the targets, in the order in which TensorFlow finds them."""
-
-    def producers(index: int) -> list[int]:
-        return [producer for producer, _ in wiring.inputs(index) if producer in within]
-
-    return list(reached((index for index, _ in targets if index in within), producers))
+    inputs, on_path = wiring.inputs, dict.fromkeys(i for i, _ in targets if i in within)
+    todo = list(on_path)
+    for index in todo:
+        for producer, _ in inputs(index):
+            if producer in within and producer not in on_path:
+                on_path[producer] = None
+                todo.append(producer)
+    return todo
 
 
 def differentiate(

@@ -16,7 +16,7 @@ from graphpatch.differentiation.override_keys import gradient_type
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import RESOURCE_VARIABLE
-from graphpatch.graph.walk import reached, tensor_named
+from graphpatch.graph.walk import tensor_named
 from graphpatch.opdefs import DTYPE_NAMES, FlatArg, is_ref, tensor_index
 
 # (index of the op, output); an argument of a function is an op with the index -1 - its place.
@@ -115,10 +115,16 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         tensors = (tensor_named(self.body, text) for text in texts)
         return [self.tensor(str(name)) for name in tensors if name is not None]
 
-    def depending_on(self, tensors: Iterable[Tensor]) -> dict[int, int]:
-        """Return the ops that depend on tensors, and their own; each with how many steps off."""
-        starts, uses = (index for index, _ in tensors), self.uses
-        return reached(starts, lambda index: [reader for _, reader in uses.get(index, ())])
+    def depending_on(self, tensors: Iterable[Tensor]) -> set[int]:
+        """Return the ops that depend on tensors, and their own."""
+        uses, depending = self.uses, {index for index, _ in tensors}
+        todo = list(depending)
+        for index in todo:
+            for _, reader in uses.get(index, ()):
+                if reader not in depending:
+                    depending.add(reader)
+                    todo.append(reader)
+        return depending
 
     def _form(self, index: int) -> Form:
         key = self.body.heads.ops[index], self.body.form(index)

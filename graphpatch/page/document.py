@@ -187,7 +187,7 @@ class GraphSides:
         visited = back.visited
         if not back.live.issuperset(ends[0]):
             # tf.gradients asks no op on a path that ends; the page shows how far a gradient comes.
-            within = set(wiring.depending_on(ends[0]))
+            within = wiring.depending_on(ends[0])
             ask, is_v2 = answers.ask, answers.control_flow_v2
             back = differentiate(wiring, *ends, ask, answers.stored, is_v2, within)
         rules = self._rules(answers)

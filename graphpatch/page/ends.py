@@ -81,8 +81,8 @@ def _real_before(
     wiring: Wiring, targets: Sequence[Tensor], sources: Sequence[Tensor]
 ) -> list[Tensor]:
     """Return the nearest real numbers that targets are computed of: the scores before an ArgMax."""
-    depending: Iterable[int] = wiring.depending_on(sources) or range(len(wiring.body))
-    inside = set(depending).difference(index for index, _ in sources)
+    depending = wiring.depending_on(sources) or set(range(len(wiring.body)))
+    inside = depending.difference(index for index, _ in sources)
 
     def read_by(tensor: Tensor) -> list[Tensor]:
         is_shape_alone = flow.reads_shape_alone(wiring.body.heads.ops[tensor[0]])

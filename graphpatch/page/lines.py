@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, finding_of
 from graphpatch.control_flow.op_types import EXITS
-from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow
+from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow, ops_on_paths
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.errors import ModelError
@@ -106,14 +106,10 @@ class BodySide:
 
     def _ops_in_view(self) -> Iterable[int]:
         """Return the ops that a target depends on, and that depend on a source if there are any."""
-        wiring = self.wiring
-        starts, within = [index for index, _ in self.targets], wiring.depending_on(self.sources)
-        if not self.sources:
-            return reached(starts, lambda index: [read for read, _ in wiring.inputs(index)])
-        return reached(
-            (index for index in starts if index in within),
-            lambda index: [read for read, _ in wiring.inputs(index) if read in within],
-        )
+        wiring, starts = self.wiring, [index for index, _ in self.targets]
+        if self.sources:
+            return ops_on_paths(wiring, wiring.depending_on(self.sources), self.targets)
+        return reached(starts, lambda index: [read for read, _ in wiring.inputs(index)])
 
     def _raising(self) -> dict[int, bool]:
         """Return at which ops tf.gradients raises: in any case, or where they let nothing through.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -102,7 +102,7 @@ class Doctor:
     _raised: dict[Refusal, Finding] = field(default_factory=dict)
     _rules: dict[Node, str] = field(default_factory=dict)
     _looked_at: int = 0
-    _dependent: tuple[object, Mapping[int, int]] = (None, {})
+    _dependent: tuple[object, Set[int]] = (None, frozenset())
 
     @property
     def visited(self) -> int:
