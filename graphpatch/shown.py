@@ -64,14 +64,15 @@ def json_text(document: Any, **layout: Any) -> str:
     try:
         return json.dumps(document, allow_nan=False, **layout)
     except ValueError:
-        return json.dumps(_finite(document), allow_nan=False, **layout)
+        return json.dumps(finite(document), allow_nan=False, **layout)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a value in which such numbers are texts."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if not isinstance(value, float) or abs(value) < float("inf"):
         return value
     return "NaN" if value != value else f"{'-' * (value < 0)}Infinity"

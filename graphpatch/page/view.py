@@ -33,7 +33,7 @@ from graphpatch.graph.record import labels
 from graphpatch.match.spec import Pattern
 from graphpatch.page.document import SELECTED, RuleMarks, built_document
 from graphpatch.rules import RulesLike
-from graphpatch.shown import json_text
+from graphpatch.shown import finite
 
 if TYPE_CHECKING:
     from graphpatch.runtime.values import Feed
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SCRIPTS = ("lines.js", "lanes.js", "plots.js", "list.js", "panel.js", "page.js")
 PLACE = re.compile(r"\{(\w+)\}")
 # What ends a script, or begins a comment in one, wherever it is in a text of the model.
-HTML_LETTERS = "<>&"
+HTML_LETTERS = "<>&\u2028\u2029"
 
 
 def page(document: dict[str, Any], title: str) -> str:
@@ -62,9 +62,10 @@ def page(document: dict[str, Any], title: str) -> str:
 
 
 def as_script(document: Any) -> str:
-    """Return a document as JSON in ASCII that cannot end the element that it is in."""
-    text = json_text(document, separators=(",", ":"))
-    for letter in HTML_LETTERS:  # in ASCII there are no further ones
+    """Return a document as JSON that cannot end the element that it is in."""
+    plain = {key: value if key == "bodies" else finite(value) for key, value in document.items()}
+    text = msgspec.json.encode(plain).decode()
+    for letter in HTML_LETTERS:
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return text
 
