@@ -305,21 +305,23 @@ class GraphSides:
         """
         if not self.marks.is_applied or not self.marks.written:
             return {}
-        on_path = set[tuple[str, int]]()
-        changing = {
-            (sides[-1].body.label, row): rules
-            for sides in (self.main, *self.functions.values())
-            for row, rules in sides[-1].changing.items()
-        }
+        last_sides = [sides[-1] for sides in (self.main, *self.functions.values())]
+        on_path: dict[str, set[int]] = {side.body.label: set() for side in last_sides}
         for place, side in reversed(list(enumerate(self.main))):
             [source], [target] = (side.wiring.named([name]) for name in (pair.source, pair.target))
             functions = {
                 name: sides[min(place, len(sides) - 1)] for name, sides in self.functions.items()
             }
-            on_path |= lines_on_path(side, functions, source, target)
-            if on_path.issuperset(changing):
+            for label, rows in lines_on_path(side, functions, source, target).items():
+                on_path[label] |= rows
+            if all(last.changing.keys() <= on_path[last.body.label] for last in last_sides):
                 break
-        counts = Counter(chain.from_iterable(changing[line] for line in on_path & changing.keys()))
+        counts = Counter(
+            rule
+            for last in last_sides
+            for row in last.changing.keys() & on_path[last.body.label]
+            for rule in last.changing[row]
+        )
         return {rule: counts[rule] for rule in self.marks.written if counts[rule]}
 
     def _notes(self) -> Iterator[str]:

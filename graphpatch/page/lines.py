@@ -224,13 +224,13 @@ class BodySide:
 
 def lines_on_path(
     main: BodySide, functions: Mapping[str, BodySide], source: Tensor, target: Tensor
-) -> set[tuple[str, int]]:
-    """Return the lines on the path of a gradient, and in functions called there.
+) -> dict[str, set[int]]:
+    """Return the lines on the path of a gradient, and in functions called there, by body.
 
     Of a function, those on the path from the outputs that are on the path. The source itself is
     left out: a rule there changes what flows on from it.
     """
-    on_path = set[tuple[str, int]]()
+    on_path: dict[str, set[int]] = {}
     visited = set[tuple[str, frozenset[Tensor]]]()
     todo: list[tuple[BodySide, frozenset[Tensor], Sequence[Tensor]]]
     todo = [(main, frozenset({target}), [source])]
@@ -241,7 +241,7 @@ def lines_on_path(
         visited.add((side.body.label, targets))
         rows = _rows_between(side, targets, sources)
         shown = rows.difference(side.rows_of(sources)) if side is main else rows
-        on_path |= {(side.body.label, row) for row in shown}
+        on_path.setdefault(side.body.label, set()).update(shown)
         for row, names in side.called().items() if functions else ():
             for inner in (functions[n] for n in names if n in functions and row in shown):
                 returned = _returned_to(side, row, inner, rows, targets)

@@ -285,12 +285,10 @@ def _refuse_unrelated(model: Model, patched: Model) -> None:
         raise ModelError(
             f"{model.path} carries rules and {patched.path} none: the original comes first"
         )
-    names, patched_names = (
-        set[str]().union(*(graph.main.by_name for graph in each.graphs))
-        for each in (model, patched)
-    )
-    if len(names & patched_names) < len(names) / 2:
+    names = {name for graph in model.graphs for name in graph.main.by_name}
+    shared = set[str]().union(*(graph.main.by_name.keys() & names for graph in patched.graphs))
+    if len(shared) < len(names) / 2:
         raise ModelError(
-            f"{patched.path} is another model: it has {len(names & patched_names):,} of the "
+            f"{patched.path} is another model: it has {len(shared):,} of the "
             f"{len(names):,} ops of {model.path}"
         )
