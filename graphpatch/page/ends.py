@@ -107,7 +107,7 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
     every = [(source, target) for target in targets for source in sources]
     if not ends.are_named and len(every) > 1:
         counted = sources[: max(1, MOST_OPS_ASKED // (len(main.line_of) + 1))]
-        behind = dict[Tensor, Mapping[int, int]]()  # the ops that depend on a source
+        behind = dict[Tensor, set[int]]()  # the ops that depend on a source
         for index, number in counted:
             readers = (reader for output, reader in wiring.readers(index) if output == number)
             behind[index, number] = wiring.depending_on((reader, 0) for reader in readers)
