@@ -56,11 +56,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def json_text(document: Any, **layout: Any) -> str:
-    """Return a JSON document in ASCII that all readers take, browsers too.
-
-    JSON has no NaN and no infinities, which models have: they are written as protobuf's JSON does,
-    as the texts "NaN", "Infinity" and "-Infinity".
-    """
+    """Return a JSON document in ASCII that all readers take, browsers too; see `finite`."""
     try:
         return json.dumps(document, allow_nan=False, **layout)
     except ValueError:
@@ -68,7 +64,7 @@ def json_text(document: Any, **layout: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return a value in which such numbers are texts."""
+    """Return a value whose NaN and infinities, which JSON has not, are texts as in protobuf's."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -139,20 +139,6 @@ class GradientReach:
         return got, live
 
 
-def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
-    """Return the ops that depend on the ops of these tensors by tensors that carry gradients."""
-    form, uses = wiring.form, wiring.uses
-    reached = {index for index, _ in sources}
-    todo = list(reached)
-    for index in todo:
-        carrying = form(index).carrying if index in uses else ()
-        for output, reader in uses.get(index, ()):
-            if output in carrying and reader not in reached:
-                reached.add(reader)
-                todo.append(reader)
-    return reached
-
-
 def ops_on_paths(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
     """The ops `within` on the path to the targets, in the order in which TensorFlow finds them."""
     inputs, on_path = wiring.inputs, dict.fromkeys(i for i, _ in targets if i in within)
@@ -176,7 +162,7 @@ def differentiate(
 ) -> GradientReach:
     """Follow the gradients of `targets` back to `sources`.
 
-    `within` are the ops that depend on the sources, as `ops_reached` tells them. `ask` says what an
+    `within` are the ops that depend on the sources, by outputs that carry gradients. `ask` says what an
     op answers; `stored` are the v1 loops that have their contexts, None in a function, whose loops
     are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
     lies beyond is what would come after it is fixed.

@@ -14,7 +14,6 @@ from graphpatch.differentiation.gradient_reach import (
     OpGradientFlow,
     Refusal,
     differentiate,
-    ops_reached,
 )
 from graphpatch.differentiation.override_keys import (
     CARRIED,
@@ -89,7 +88,7 @@ class GradientReplay:
         stored, wiring = self.stored if body.is_main else None, self.wiring(body)
         known, within = (body.label, *sources), self._reached[1]
         if self._reached[0] != known:
-            within = ops_reached(wiring, sources)
+            within = wiring.depending_on(sources, by_gradients=True)
             self._reached = known, within
             self.visited += len(within)
         reach = differentiate(
@@ -183,7 +182,7 @@ class GradientReplay:
             return set()
         wiring, count = self.wiring(gradient), len(carrier.outputs or ())
         upstream = [(index, 0) for index in list(wiring.arguments.values())[-count:]]
-        reached = ops_reached(wiring, upstream)
+        reached = wiring.depending_on(upstream, by_gradients=True)
         return {slot for slot, (index, _) in enumerate(wiring.returned) if index not in reached}
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:

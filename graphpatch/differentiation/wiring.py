@@ -115,13 +115,18 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         tensors = (tensor_named(self.body, text) for text in texts)
         return [self.tensor(str(name)) for name in tensors if name is not None]
 
-    def depending_on(self, tensors: Iterable[Tensor]) -> set[int]:
-        """Return the ops that depend on tensors, and their own."""
-        uses, depending = self.uses, {index for index, _ in tensors}
+    def depending_on(self, tensors: Iterable[Tensor], by_gradients: bool = False) -> set[int]:
+        """Return the ops that depend on those of tensors, and these; or where gradients flow back.
+
+        `by_gradients` follows outputs that carry gradients alone.
+        """
+        form, uses, depending = self.form, self.uses, {index for index, _ in tensors}
         todo = list(depending)
         for index in todo:
-            for _, reader in uses.get(index, ()):
-                if reader not in depending:
+            readers = uses.get(index, ())
+            carrying = form(index).carrying if by_gradients and readers else None
+            for output, reader in readers:
+                if reader not in depending and (carrying is None or output in carrying):
                     depending.add(reader)
                     todo.append(reader)
         return depending

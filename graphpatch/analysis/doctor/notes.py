@@ -10,7 +10,7 @@ from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.document import Document
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.differentiation.bodies import OP_BY_OP, Bodies
-from graphpatch.differentiation.gradient_reach import ops_on_paths, ops_reached
+from graphpatch.differentiation.gradient_reach import ops_on_paths
 from graphpatch.differentiation.override_keys import CUSTOM, is_carrier, is_registered, override_key
 from graphpatch.differentiation.replay import called_bodies
 from graphpatch.differentiation.wiring import Tensor
@@ -57,7 +57,7 @@ class OpsOnPath:
         indices = {
             index
             for source, to in targets.items()
-            for index in ops_on_paths(wiring, ops_reached(wiring, [source]), to)
+            for index in ops_on_paths(wiring, wiring.depending_on([source], True), to)
         }
         main = [Node(wiring.body, index) for index in sorted(indices)]
         called = dict.fromkeys(label for node in main for label in called_bodies(node))
