@@ -163,8 +163,8 @@ def differentiate(
     """Follow the gradients of `targets` back to `sources`.
 
     `within` are the ops that depend on the sources by outputs that carry gradients. `ask` says what
-    an op answers; `stored` are the v1 loops that have their contexts, None in a function, whose loops
-    are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
+    an op answers; `stored` are the v1 loops that have their contexts, None in a function, whose
+    loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
     lies beyond is what would come after it is fixed.
     """
     on_path = ops_on_paths(wiring, within, targets)
