@@ -313,6 +313,11 @@ def rules_from(
     if is_too_deep(document):
         raise RulesError(TOO_DEEP)
     file = as_struct(with_tensors(document, in_folder(Path())), RulesFile)
+    try:  # a patched model carries its rules as JSON
+        json.dumps(document, default=repr, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        text = f"{error.object[error.start : error.end]!r}, half of a surrogate pair"
+        raise RulesError(f"a text of the rules holds {text}, which JSON cannot have") from None
     if not file.rules and not allow_none:
         raise RulesError(
             "rules: expected at least 1 rule, found none (apply needs no rule only to convert: "

@@ -128,6 +128,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "a registered gradient without a name": ([patching(override_gradient={"registered": ""})],
      "rules[0] ('rule 1'): patch.override_gradient: \"registered\" is the name of a gradient, "
      "not ''"),
+    "half a letter": ([{**rule(), "name": "a\ud800"}],
+     "a text of the rules holds '\\ud800', half of a surrogate pair, which JSON cannot have"),
 }  # fmt: skip
 
 
