@@ -128,8 +128,6 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "a registered gradient without a name": ([patching(override_gradient={"registered": ""})],
      "rules[0] ('rule 1'): patch.override_gradient: \"registered\" is the name of a gradient, "
      "not ''"),
-    "half a letter": ([{**rule(), "name": "a\ud800"}],
-     "a text of the rules holds '\\ud800', half of a surrogate pair, which JSON cannot have"),
 }  # fmt: skip
 
 
@@ -138,6 +136,11 @@ def test_an_error_walks_to_its_key(document: Any, message: str) -> None:
     with pytest.raises(RulesError) as raised:
         rules_from(document)
     assert str(raised.value) == message
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    with pytest.raises(RulesError, match=r"holds '\\ud800', half of a surrogate pair"):
+        rules_from([{**rule(), "name": "a\ud800"}])
 
 
 def test_a_rule_that_is_read_stands_beside_dicts() -> None:
