@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from graphpatch.formats import Export as Export
     from graphpatch.formats.load import load as load
     from graphpatch.formats.model import Model as Model
-    from graphpatch.match.pattern.syntax import pattern as pattern
+    from graphpatch.match.syntax import pattern as pattern
     from graphpatch.page.view import View as View
     from graphpatch.page.view import view as view
     from graphpatch.rules import Rule as Rule
@@ -77,7 +77,7 @@ _EXPORTS = {
     "errors": "CutError FleetError ForeignError FormulaError GraphpatchError MatchError ModelError"
     " OutputError PatchError PatternError RulesError UnsafeError",
     "formats": "Export Model load",
-    "match.pattern.syntax": "pattern",
+    "match.syntax": "pattern",
     "page.view": "View view",
     "rules": "Rule load_rules",
     "runtime.diagnose": "Diagnosis diagnose",

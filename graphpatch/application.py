@@ -40,7 +40,7 @@ from graphpatch.patches.target import Target, refuse_ambiguous, refuse_malformed
 from graphpatch.recipe_notes import unmatched_activations, why_recipe_finds_nothing
 from graphpatch.recipes import is_recipe
 from graphpatch.rules import Expect, Rule, RulesLike, by_recipe, rules_of
-from graphpatch.table import and_more, beside, html_table, plural, short
+from graphpatch.shown import and_more, beside, html_table, plural, short
 
 # What a notebook shows of a model, a patched one beside it, gradients by and of these tensors.
 page_part: FromAbove[[Model, Model | None, Sequence[str], Sequence[str]], str]
@@ -416,7 +416,7 @@ def listed_matches(
 def _type_notes(rule: Rule) -> list[str]:
     if rule.match.pattern is None:
         return []
-    from graphpatch.match.pattern.syntax import type_notes  # here: it brings the parser
+    from graphpatch.match.syntax import type_notes  # here: it brings the parser
 
     return [f"rule {rule.author.rule!r}: {text}" for text in type_notes(rule.match.pattern)]
 

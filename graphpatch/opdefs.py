@@ -149,7 +149,7 @@ class FlatArg(msgspec.Struct, frozen=True, gc=False):
 
 @cache
 def _data() -> bytes:
-    data = pkgutil.get_data("graphpatch.data", "opdefs.json")  # importlib.resources takes 12 ms
+    data = pkgutil.get_data("graphpatch", "data/opdefs.json")  # importlib.resources takes 12 ms
     assert data is not None, "graphpatch is installed without its table of ops"
     return data
 

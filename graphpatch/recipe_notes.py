@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from graphpatch.control_flow.op_types import CONTROL_FLOW
 from graphpatch.differentiation.flow import carries, is_linear, is_step, reads_shape_alone
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import ALL_VARIABLES, FED
+from graphpatch.graph.op_types import ALL_VARIABLES, CONTROL_FLOW, FED
 from graphpatch.graph.provenance import rules_that_patched
 from graphpatch.graph.walk import data_uses, downstream
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of, parse
 from graphpatch.recipes import RECIPE_ACTIVATIONS, is_recipe, recipe_of
-from graphpatch.table import short
+from graphpatch.shown import short
 
 # What makes each element of the same element of what it reads: by a line with a kink, or without.
 KINKED = (

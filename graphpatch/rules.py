@@ -352,7 +352,7 @@ def _rule(name: str, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
     conditions(spec.match)
     captures = () if on is None else texts(on)
     if on is not None:
-        from graphpatch.match.pattern.syntax import check_on
+        from graphpatch.match.syntax import check_on
 
         check_on(spec.match, captures)
         if WHOLE in captures and not patch.takes_match:

@@ -10,7 +10,7 @@ import msgspec
 
 import graphpatch
 from graphpatch import opdefs
-from graphpatch.differentiation.override_keys import is_registered
+from graphpatch.differentiation.flow import is_registered
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
 from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED, GradientSpec

@@ -18,7 +18,7 @@ from graphpatch.match.misses import missing_tensors
 from graphpatch.match.select import match_of_ops
 from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
-from graphpatch.table import IN_LIST, and_more, beside, html_table, plural
+from graphpatch.shown import IN_LIST, and_more, beside, html_table, plural
 
 MOST_TYPES = 8
 

@@ -19,8 +19,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.search import search
 from graphpatch.formats.text import parse_text
 from graphpatch.gradients import formula as formula_syntax
-from graphpatch.match import spec
-from graphpatch.match.pattern import syntax
+from graphpatch.match import spec, syntax
 from graphpatch.rules import rules_in
 
 PACKAGE = Path(__file__).parent.parent / "graphpatch"

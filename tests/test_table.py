@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.table import (
+from graphpatch.shown import (
     IN_LIST,
     and_more,
     beside,

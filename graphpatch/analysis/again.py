@@ -20,7 +20,6 @@ from msgspec import structs
 import graphpatch
 from graphpatch import names
 from graphpatch.analysis.compare import differences_around, same_bytes, unlike
-from graphpatch.analysis.document import Document
 from graphpatch.analysis.revert import revert, taken_off
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
@@ -34,7 +33,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched, written_by_rules
 from graphpatch.graph.record import ModelRecord
 from graphpatch.graph.wire import Span
-from graphpatch.table import plural, short
+from graphpatch.shown import Document, plural, short
 
 AGAIN = "patch the original again"
 SWAPPED = "the arguments look swapped"

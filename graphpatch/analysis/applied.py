@@ -12,7 +12,7 @@ from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.check import check_graph as refuse_broken
 from graphpatch.match.select import find
 from graphpatch.rules import Rule, RulesLike, by_recipe, rules_of
-from graphpatch.table import html_table
+from graphpatch.shown import html_table
 
 
 @dataclass(frozen=True, slots=True, repr=False)

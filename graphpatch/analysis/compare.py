@@ -17,7 +17,7 @@ from graphpatch.graph.node import NAME, Body, Node, Payload, are_attrs_left
 from graphpatch.graph.provenance import PROVENANCE_ATTR
 from graphpatch.graph.wire import LARGE, Piece, Span, message, piece_bytes, read_span
 from graphpatch.protos import GraphDef, MetaGraphDef
-from graphpatch.table import cut_short, plural
+from graphpatch.shown import cut_short, plural
 
 if TYPE_CHECKING:
     import numpy as np

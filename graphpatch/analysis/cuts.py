@@ -10,16 +10,16 @@ from itertools import pairwise
 import networkx as nx
 
 from graphpatch import names
-from graphpatch.control_flow import op_types
 from graphpatch.control_flow.contexts import inside_control_flow
 from graphpatch.differentiation import flow
 from graphpatch.errors import CutError, ModelError
+from graphpatch.graph import op_types
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import downstream, outputs_there, readers_of, tensor_named, upstream
 from graphpatch.match.misses import nearest_tensors
 from graphpatch.opdefs import FlatArg
-from graphpatch.table import path_in_words, short
+from graphpatch.shown import path_in_words, short
 
 PATH_SHOWN = 12  # tensors of a path that are shown
 COST_OF_TENSOR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first

@@ -9,7 +9,6 @@ from typing import Any
 
 from graphpatch.analysis.again import damage
 from graphpatch.analysis.compare import differences_around, titles, unlike
-from graphpatch.analysis.document import Document
 from graphpatch.analysis.rule_words import gradient_state, rules_at
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.load import ModelLike, model_from
@@ -21,7 +20,7 @@ from graphpatch.graph.node import Body, Node, behind_head
 from graphpatch.graph.provenance import in_model, op_type_in_model, recorded_original
 from graphpatch.graph.record import labels
 from graphpatch.names import OpKey
-from graphpatch.table import html_table
+from graphpatch.shown import Document, html_table
 
 CHANGES = ("gradients", "removed", "added", "renamed", "changed", "functions", "other")
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-from graphpatch.analysis.document import Document
-from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, EXITS
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
@@ -16,12 +14,20 @@ from graphpatch.errors import ModelError
 from graphpatch.formats.container import meta_around
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.op_types import FED, OPTIONAL_PLACEHOLDER, PARSERS, PIPELINES, VARIABLES
+from graphpatch.graph.op_types import (
+    ALL_SWITCHES,
+    ENTERS,
+    EXITS,
+    FED,
+    OPTIONAL_PLACEHOLDER,
+    PARSERS,
+    PIPELINES,
+    VARIABLES,
+)
 from graphpatch.graph.walk import outputs_there, reached, tensor_named
 from graphpatch.match.misses import nearest_tensors
 from graphpatch.opdefs import DIFFERENTIABLE, NO_NUMBERS
-from graphpatch.shown import one_line
-from graphpatch.table import plural, short
+from graphpatch.shown import Document, one_line, plural, short
 
 CANDIDATES = 5  # tensors that are named as what could be an end
 MOST_OPS_ASKED = 400_000  # ops that are looked at for pairs of ends, all together

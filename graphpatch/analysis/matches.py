@@ -10,19 +10,18 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch import application
-from graphpatch.analysis.document import Document
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.node import Node
 from graphpatch.match.misses import explain
-from graphpatch.match.pattern.syntax import forms, type_notes
 from graphpatch.match.select import Binding, MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE, Match, Pattern
+from graphpatch.match.syntax import forms, type_notes
 from graphpatch.patches.target import Target
 from graphpatch.rules import Rule, RulesLike, rules_from, rules_of
-from graphpatch.table import html_table, plural
+from graphpatch.shown import Document, html_table, plural
 
 OF_RULES = {"rules", "match", "patch"}
 

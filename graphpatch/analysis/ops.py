@@ -9,9 +9,8 @@ from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.again import damage
-from graphpatch.analysis.document import document_of
 from graphpatch.analysis.rule_words import gradient_state, rules_at
-from graphpatch.differentiation.override_keys import override_key
+from graphpatch.differentiation.flow import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.node import Body, Node
@@ -19,6 +18,7 @@ from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there
 from graphpatch.match import glob
 from graphpatch.match.misses import NEAREST, elsewhere, nearest_names
+from graphpatch.shown import document_of
 
 
 def _all_bodies(model: Model) -> Iterator[Body]:

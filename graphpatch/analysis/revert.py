@@ -24,7 +24,7 @@ from graphpatch.graph.graph import Graph, ModelGraph, Progress, read_record
 from graphpatch.graph.record import AppliedRule, Author, labels
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.wire import size
-from graphpatch.table import IN_LIST, html_table, short
+from graphpatch.shown import IN_LIST, html_table, short
 
 LOST_RECORD = (
     "the record of its rules is gone, with the op that carried it: something other than graphpatch "

@@ -9,7 +9,7 @@ from typing import Any
 from graphpatch import opdefs
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
-from graphpatch.differentiation.override_keys import override_key
+from graphpatch.differentiation.flow import override_key
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node

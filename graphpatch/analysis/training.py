@@ -12,7 +12,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import data_uses, reached, upstream
 from graphpatch.patches.freeze import VARIABLE_READS, updates
-from graphpatch.table import short
+from graphpatch.shown import short
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import downstream, upstream
 from graphpatch.names import TensorName, op_of
-from graphpatch.table import short
+from graphpatch.shown import short
 
 _FILES = """
     CSVDataset CSVDatasetV2 CacheDataset CacheDatasetV2 CalibrationStatisticsSaver

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from graphpatch.analysis.document import document_of
 from graphpatch.application import Result, counted_types, reported_rules
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
@@ -34,7 +33,7 @@ from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.rules import EMITS
-from graphpatch.table import plural
+from graphpatch.shown import document_of, plural
 
 BUG = 3
 Words = Callable[[dict[str, Any]], list[str]]

@@ -8,7 +8,7 @@ from typing import Any
 from graphpatch.analysis.diff import CHANGES, diff, op_entry
 from graphpatch.cli import options
 from graphpatch.cli.say import OP, bar, say_answer
-from graphpatch.table import IN_LIST, and_more
+from graphpatch.shown import IN_LIST, and_more
 
 OUTPUT = {
     "a": str,

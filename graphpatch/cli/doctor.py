@@ -18,8 +18,7 @@ from graphpatch.cli.options import Texts, option
 from graphpatch.cli.say import bar, noted, say_answer
 from graphpatch.formats import load
 from graphpatch.runtime.diagnose import VERDICT_WORDS, Diagnosis, diagnose
-from graphpatch.shown import one_line
-from graphpatch.table import path_in_words, plural, short
+from graphpatch.shown import one_line, path_in_words, plural, short
 
 if TYPE_CHECKING:
     from graphpatch.runtime.doctor_run import NotFinite

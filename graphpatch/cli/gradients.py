@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from itertools import chain
 
-from graphpatch.analysis.document import document_of
 from graphpatch.cli import options
 from graphpatch.cli.say import say_answer
 from graphpatch.gradients.library import LIBRARY, Entry, Parameter, library_entry
+from graphpatch.shown import document_of
 
 WIDTH = 92
 

@@ -18,7 +18,7 @@ from graphpatch.match.conditions import conditions, natural_sort_key
 from graphpatch.match.spec import Match
 from graphpatch.patches.target import reads_in_words
 from graphpatch.rules import load_rules
-from graphpatch.table import plural
+from graphpatch.shown import plural
 
 OUTPUT = {
     "model": str,

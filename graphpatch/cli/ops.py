@@ -18,7 +18,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.graph.check import check_graph, foreign
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.table import IN_LIST, and_more, cut_short, short
+from graphpatch.shown import IN_LIST, and_more, cut_short, short
 
 STATE_WORDS = {
     "default": "default",

@@ -7,11 +7,11 @@ from functools import partial
 import click
 import msgspec
 
-from graphpatch.analysis.document import document_of
 from graphpatch.cli import options
 from graphpatch.cli.say import say_answer, say_lines
 from graphpatch.recipes import RECIPES, SIGN, recipe_rules
 from graphpatch.rules import rules_from
+from graphpatch.shown import document_of
 
 OUTPUT = {"recipes": [{"name": str, "for": str, "source": str}]}
 

@@ -16,7 +16,7 @@ from graphpatch.formats.destination import refuse_inputs, replaces
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.model import is_written_at, write_to_stdout
 from graphpatch.formats.output import sweep
-from graphpatch.table import plural
+from graphpatch.shown import plural
 
 OUTPUT = {
     "model": str,

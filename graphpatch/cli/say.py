@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from graphpatch.shown import LONGEST_LINE, ROOM_TO_COUNT, json_text, one_line, shown
-from graphpatch.table import IN_LIST, and_more
+from graphpatch.shown import (
+    IN_LIST,
+    LONGEST_LINE,
+    ROOM_TO_COUNT,
+    and_more,
+    json_text,
+    one_line,
+    shown,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

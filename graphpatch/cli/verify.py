@@ -11,7 +11,7 @@ from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.say import bar, say_answer
 from graphpatch.formats import load
-from graphpatch.table import and_more, plural, short
+from graphpatch.shown import and_more, plural, short
 
 OF_EACH_KIND = 10  # lines
 DIFFERS, NOT_COMPARED = 1, 4  # exit statuses

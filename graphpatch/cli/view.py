@@ -18,7 +18,7 @@ from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.page.events import write_events
 from graphpatch.page.view import View, refuse_model, view
-from graphpatch.table import plural, short
+from graphpatch.shown import plural, short
 
 MOST_PAIRS_SHOWN = 5  # of a model
 NOWHERE = "; graphpatch match MODEL --pattern PATTERN says why"

@@ -13,7 +13,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from graphpatch.control_flow.op_types import (
+from graphpatch.errors import ModelError
+from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import (
     ENTERS,
     EXITS,
     LOOP_COND,
@@ -22,8 +24,6 @@ from graphpatch.control_flow.op_types import (
     SWITCHES,
     TENSOR_ARRAY,
 )
-from graphpatch.errors import ModelError
-from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses, first_producers, in_order, reached
 from graphpatch.names import op_of, parse
 

@@ -23,7 +23,6 @@ from graphpatch.control_flow.contexts import (
     is_constant,
     position,
 )
-from graphpatch.control_flow.op_types import CONTROL_FLOW, ENTERS, EXITS, MERGES
 from graphpatch.control_flow.stored import (
     COLLECTION,
     CONTEXTS,
@@ -36,6 +35,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.editor import Editor, without_records
 from graphpatch.graph.graph import ModelGraph, read_record
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import CONTROL_FLOW, ENTERS, EXITS, MERGES
 from graphpatch.graph.walk import data_uses, first_producers
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, op_of, parse

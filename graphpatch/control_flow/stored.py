@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
 from graphpatch.graph.graph import ModelGraph, UndoneGraph
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import ENTERS, EXITS, MERGES
 from graphpatch.graph.wire import (
     BYTES,
     Field,

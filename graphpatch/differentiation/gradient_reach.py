@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias, Union
 
-from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, EXITS, LOOP_COND, MERGES
 from graphpatch.control_flow.stored import StoredContexts, StoredLoop
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.override_keys import CARRIED
+from graphpatch.differentiation.flow import CARRIED
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.node import Node
+from graphpatch.graph.op_types import ALL_SWITCHES, ENTERS, EXITS, LOOP_COND, MERGES
 
 # What is raised where an op is differentiated outside its loop: at the ops where an iteration
 # begins, and where the gradient reads what the op read or gave, which cannot be read from outside.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from graphpatch import names
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.override_keys import CUSTOM, override_key
+from graphpatch.differentiation.flow import CUSTOM, override_key
 from graphpatch.graph.check import GRADIENT_SCOPE
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses

@@ -9,18 +9,18 @@ from graphpatch import opdefs
 from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
-from graphpatch.differentiation.gradient_reach import (
-    GradientReach,
-    OpGradientFlow,
-    Refusal,
-    differentiate,
-)
-from graphpatch.differentiation.override_keys import (
+from graphpatch.differentiation.flow import (
     CARRIED,
     CUSTOM,
     is_carrier,
     is_registered,
     override_key,
+)
+from graphpatch.differentiation.gradient_reach import (
+    GradientReach,
+    OpGradientFlow,
+    Refusal,
+    differentiate,
 )
 from graphpatch.differentiation.wiring import Form, Tensor, Wiring, holds_no_number
 from graphpatch.graph.functions import calls, named_by

@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from graphpatch.control_flow.contexts import is_constant
-from graphpatch.control_flow.op_types import (
+from graphpatch.differentiation.wiring import Tensor, Wiring, handle_origin
+from graphpatch.errors import ModelError
+from graphpatch.graph import attrs
+from graphpatch.graph import op_types as types
+from graphpatch.graph.attrs import constant
+from graphpatch.graph.node import Node
+from graphpatch.graph.op_types import (
     ALL_SWITCHES,
     ENTERS,
     FIXED,
@@ -23,12 +29,6 @@ from graphpatch.control_flow.op_types import (
     MERGES,
     TENSOR_ARRAY,
 )
-from graphpatch.differentiation.wiring import Tensor, Wiring, handle_origin
-from graphpatch.errors import ModelError
-from graphpatch.graph import attrs
-from graphpatch.graph import op_types as types
-from graphpatch.graph.attrs import constant
-from graphpatch.graph.node import Node
 from graphpatch.protos import TensorShapeProto
 
 Sizes = tuple[int | None, ...] | None

@@ -10,12 +10,10 @@ from typing import TypeVar
 import msgspec
 
 from graphpatch import names
-from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
-from graphpatch.differentiation.flow import TRAINABLE
-from graphpatch.differentiation.override_keys import gradient_type
+from graphpatch.differentiation.flow import TRAINABLE, gradient_type
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import RESOURCE_VARIABLE
+from graphpatch.graph.op_types import ALL_SWITCHES, ENTERS, RESOURCE_VARIABLE
 from graphpatch.graph.walk import tensor_named
 from graphpatch.opdefs import DTYPE_NAMES, FlatArg, is_ref, tensor_index
 

@@ -23,7 +23,7 @@ import xxhash
 
 from graphpatch.errors import FleetError, GraphpatchError, OutputError
 from graphpatch.graph.node import PROVENANCE
-from graphpatch.table import short
+from graphpatch.shown import short
 
 # What a name ends in that is that of a file, and not of a SavedModel's folder.
 FILES = frozenset({".pb", ".pbtxt", ".meta"})

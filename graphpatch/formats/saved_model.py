@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from graphpatch import names, opdefs
-from graphpatch.control_flow.op_types import ENTERS, NEXTS
 from graphpatch.errors import ModelError, OutputError, did_you_mean
 from graphpatch.formats.destination import Export
 from graphpatch.graph import attrs, provenance
@@ -18,7 +17,7 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
 from graphpatch.graph.functions import Part
 from graphpatch.graph.graph import LIBRARY, ModelGraph, Restored, library_pieces
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import FED, PLACEHOLDER, PLACEHOLDERS, STATEFUL_CALL
+from graphpatch.graph.op_types import ENTERS, FED, NEXTS, PLACEHOLDER, PLACEHOLDERS, STATEFUL_CALL
 from graphpatch.graph.wire import (
     Field,
     Piece,
@@ -44,7 +43,7 @@ from graphpatch.protos import (
     TensorInfo,
     TensorShapeProto,
 )
-from graphpatch.table import short
+from graphpatch.shown import short
 
 # Before this version of GraphDef, a placeholder's shape () meant that it is not known.
 SHAPES_ARE_MEANT = 24

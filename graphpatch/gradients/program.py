@@ -60,7 +60,7 @@ from graphpatch.gradients.tensors import ConstantTensor, survives_dtype
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.protos import AttrValue as AttrValueProto
 from graphpatch.protos import FunctionDef, NodeDef
-from graphpatch.table import plural
+from graphpatch.shown import plural
 
 MOST_AXES = 254
 """The axes that a tensor of TensorFlow has at most."""

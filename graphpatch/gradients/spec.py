@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch import opdefs
-from graphpatch.differentiation.override_keys import is_registered
+from graphpatch.differentiation.flow import is_registered
 from graphpatch.errors import FormulaError, RulesError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, alike, library_entry

@@ -12,8 +12,7 @@ from graphpatch.errors import ModelError, PatchError, did_you_mean
 from graphpatch.graph.graph import MOST_NODES, Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.opdefs import tensor_index
-from graphpatch.shown import one_line
-from graphpatch.table import plural, short
+from graphpatch.shown import one_line, plural, short
 
 # `tf.gradients` puts ops into a scope, `gradients` by default, and those of the gradient of an op L
 # into `gradients/L_grad/...`. A scope that a program called `gradients` itself has no such names.

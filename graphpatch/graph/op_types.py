@@ -1,7 +1,4 @@
-"""The op types that many rooms ask for, each set once: what is fed, holds a variable, calls.
-
-Those of v1 loops and branches are in `control_flow`.
-"""
+"""The op types that many rooms ask for, each set once."""
 
 from __future__ import annotations
 
@@ -42,3 +39,31 @@ GIVES_ON = frozenset({"EnsureShape", "Identity", "PreventGradient", "Snapshot", 
 LOOPS = frozenset({"While", "StatelessWhile"})
 IFS = frozenset({"If", "StatelessIf"})
 CASES = frozenset({"Case", "StatelessCase"})
+
+# What follows are those of v1 loops and branches.
+ENTER, SWITCH = "Enter", "Switch"
+ENTERS = frozenset({ENTER, "RefEnter"})
+EXITS = frozenset({"Exit", "RefExit"})
+MERGES = frozenset({"Merge", "RefMerge"})
+SWITCHES = frozenset({SWITCH, "RefSwitch"})
+NEXTS = frozenset({"NextIteration", "RefNextIteration"})
+LOOP_COND = "LoopCond"
+TENSOR_ARRAY = "TensorArrayV3"
+
+# Ops whose gradients give on what comes; they cannot be asked apart.
+CONTROL_FLOW = ENTERS | EXITS | MERGES | SWITCHES | NEXTS
+
+# Ops that TensorFlow accepts only where they stand, next to the ops they belong to.
+FIXED = NEXTS | {LOOP_COND}
+
+# Where a branch begins, and where it ends.
+BRANCHES = SWITCHES | MERGES
+
+# Where a loop or branch ends.
+ENDS = EXITS | MERGES
+
+# Ops that leave all outputs but one dead: what reads two of them is dead, too.
+ALL_SWITCHES = SWITCHES | {"_SwitchN"}
+
+# Ops that lead into, round or out of a loop or branch.
+BOUNDARIES = ENTERS | ENDS | ALL_SWITCHES | FIXED

@@ -10,7 +10,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.opdefs import tensor_index
-from graphpatch.table import plural
+from graphpatch.shown import plural
 
 T = TypeVar("T", bound=Hashable)
 Passes = Callable[[int], bool]

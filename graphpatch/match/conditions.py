@@ -12,17 +12,17 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch import names
-from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.errors import MatchError, RulesError, did_you_mean
 from graphpatch.graph import provenance, walk
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import NEXTS
 from graphpatch.graph.provenance import ModelBody
 from graphpatch.match import glob, keys, spec
 from graphpatch.match.glob import texts
 from graphpatch.match.keys import Condition, per_body
 from graphpatch.match.spec import Between, DependencySearch, Match, PatternLike, every_match
 from graphpatch.names import TensorName
-from graphpatch.table import IN_MESSAGE, cut_short, short
+from graphpatch.shown import IN_MESSAGE, cut_short, short
 
 T = TypeVar("T")
 LETTERS = 100  # for what an op has instead of what one key asks for
@@ -152,7 +152,7 @@ def none_of(wanted: Match) -> Condition:
 
 def pattern(wanted: PatternLike) -> Condition:
     """Return the condition that the op is the last one of such a pattern."""
-    from graphpatch.match.pattern.matcher import matches_of
+    from graphpatch.match.matcher import matches_of
 
     matches = matches_of(wanted)
 

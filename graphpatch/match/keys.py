@@ -31,7 +31,7 @@ from graphpatch.match.glob import texts
 from graphpatch.match.spec import Compared, Inside, Near, OneOf, Shape
 from graphpatch.names import op_of
 from graphpatch.opdefs import DIFFERENTIABLE, DTYPE_NAMES
-from graphpatch.table import IN_MESSAGE
+from graphpatch.shown import IN_MESSAGE
 
 
 class Condition(NamedTuple):
@@ -151,7 +151,7 @@ def _equal(actual: Any, wanted: Any) -> bool:
 
 
 OP_CLASSES: dict[str, list[str]] = msgspec.json.decode(
-    pkgutil.get_data("graphpatch.data", "op_classes.json") or b""
+    pkgutil.get_data("graphpatch", "data/op_classes.json") or b""
 )
 """Op types by what they do. Each element of the output of an `elementwise` op, as of an activation,
 is made of the same element of each input, or of one broadcast; `reshaped` keeps their order."""

@@ -20,7 +20,7 @@ from graphpatch.match.conditions import ADDED_KEY, Candidates, adder, conditions
 from graphpatch.match.glob import texts
 from graphpatch.match.select import body_to_match
 from graphpatch.match.spec import Match, PatternLike, tensors_named
-from graphpatch.table import plural, short
+from graphpatch.shown import plural, short
 
 NEAREST, NEAREST_OPS, MOST_VALUES, MOST_READ = 5, 3, 5, 1_000
 MOST_COMPARED = 50_000  # names compared letter by letter; the rest by what they contain
@@ -125,8 +125,8 @@ def nearly_matching(bodies: Sequence[Body], match: Match) -> list[str]:
 
 def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     """Return what the nodes of a pattern alone could be, and where its best form came near."""
-    from graphpatch.match.pattern.matcher import Finder, Topology
-    from graphpatch.match.pattern.syntax import forms
+    from graphpatch.match.matcher import Finder, Topology
+    from graphpatch.match.syntax import forms
 
     every, topology_of, furthest = forms(wanted), cache(Topology), -1.0
     for number, finder in enumerate(map(Finder, every), 1):

@@ -19,8 +19,8 @@ from graphpatch.decoding import convert
 from graphpatch.errors import PatternError, nearest
 from graphpatch.graph.op_types import REF_VARIABLES
 from graphpatch.match.keys import OP_CLASSES
-from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
+from graphpatch.match.syntax import parse_pattern
 
 OpMatches = Mapping[str, Mapping[str, Any]]
 OP_TYPES = {**OP_CLASSES, "ref_variables": list(REF_VARIABLES)}
@@ -65,7 +65,7 @@ def form_pattern(text: str, where: OpMatches) -> Pattern:
 
 
 def _read() -> Iterator[ReadyPattern]:
-    data = msgspec.json.decode(pkgutil.get_data("graphpatch.data", "ready_patterns.json") or b"")
+    data = msgspec.json.decode(pkgutil.get_data("graphpatch", "data/ready_patterns.json") or b"")
 
     def texts(template: str) -> Iterator[str]:
         fragment = FRAGMENT.search(template)

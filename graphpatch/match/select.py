@@ -195,7 +195,7 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
 
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
-    from graphpatch.match.pattern.matcher import matches_of
+    from graphpatch.match.matcher import matches_of
 
     matched, is_whole = MatchedOps(), tuple(on) == (WHOLE,)
     matches = matches_of(match.pattern or ())

@@ -231,7 +231,7 @@ class Pattern(Written, frozen=True, kw_only=True, dict=True):
     before it is linked to what comes after. `closed` are ops that others of the match read, those
     apart that read nothing themselves, as constants do.
 
-    `graphpatch.match.pattern.syntax.parse_pattern` makes one from the text form.
+    `graphpatch.match.syntax.parse_pattern` makes one from the text form.
 
     Keys:
         nodes: Names for the ops, and what each must be.

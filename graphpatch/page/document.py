@@ -35,8 +35,7 @@ from graphpatch.page.curves import plot
 from graphpatch.page.ends import ends_of, pairs
 from graphpatch.page.lines import ABSENT, BodySide, lines_on_path
 from graphpatch.recipes import is_recipe
-from graphpatch.shown import one_line
-from graphpatch.table import short
+from graphpatch.shown import one_line, short
 
 DOCUMENT_VERSION = 3
 LARGE_ATTR = 1 << 10  # bytes of an attr from which on it is not shown

@@ -24,8 +24,7 @@ from graphpatch.page.ends import REAL, GradientEnds
 from graphpatch.page.lines import BodySide
 from graphpatch.runtime.values import Feed, fed_values
 from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
-from graphpatch.shown import one_line
-from graphpatch.table import and_more, plural
+from graphpatch.shown import and_more, one_line, plural
 
 TINY = 1e-12  # of the largest gradient: what is smaller is rounding, and counts as zero
 MOST_LINES_RUN = 3000  # lines of a graph whose gradients are run

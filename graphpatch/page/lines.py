@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, finding_of
-from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow, ops_on_paths
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor
@@ -20,7 +19,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
 from graphpatch.graph.functions import called_by_op
 from graphpatch.graph.node import Node
-from graphpatch.graph.op_types import LOOPS
+from graphpatch.graph.op_types import EXITS, LOOPS
 from graphpatch.graph.walk import reached
 
 # What flows along a lane, or through an op; the greatest counts where several meet. At BLOCKED a

@@ -15,7 +15,7 @@ from graphpatch.formats import Model
 from graphpatch.page.document import SELECTED, RuleMarks, built_document
 from graphpatch.page.view import view
 from graphpatch.selection import page_part_of_ops
-from graphpatch.table import plural, short
+from graphpatch.shown import plural, short
 
 MOST_ROWS = 40  # ops that rules are at, and as many at which a gradient ends
 MOST_ENDS = 12  # inputs, outputs

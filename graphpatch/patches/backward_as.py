@@ -14,14 +14,13 @@ from functools import cache, partial
 from typing import ClassVar, TypeAlias
 
 from graphpatch import names, opdefs
-from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
 from graphpatch.differentiation.flow import carries, is_asked_for, is_linear, lets_through, why_not
 from graphpatch.errors import PatchError, did_you_mean
 from graphpatch.graph import provenance, walk
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.functions import called_by_op
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import FED, RESOURCE_VARIABLE
+from graphpatch.graph.op_types import BOUNDARIES, FED, NEXTS, RESOURCE_VARIABLE
 from graphpatch.opdefs import NO_NUMBERS
 from graphpatch.patches import Patch
 from graphpatch.patches.carrier import BackwardTensor, join, refuse_in_part, repeat_to_shape
@@ -32,7 +31,7 @@ from graphpatch.patches.reach import (
     refuse_shadowed,
 )
 from graphpatch.patches.target import Target, known_outputs
-from graphpatch.table import short
+from graphpatch.shown import short
 
 
 @cache

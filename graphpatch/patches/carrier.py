@@ -16,7 +16,6 @@ from functools import partial
 import msgspec
 
 from graphpatch.control_flow.contexts import control_flow
-from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
 from graphpatch.differentiation.flow import carries
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import PatchError, did_you_mean
@@ -38,7 +37,7 @@ from graphpatch.gradients.spec import (
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
-from graphpatch.graph.op_types import RESOURCE_VARIABLE
+from graphpatch.graph.op_types import BOUNDARIES, NEXTS, RESOURCE_VARIABLE
 from graphpatch.graph.walk import outputs_there, tensor_named, upstream
 from graphpatch.names import op_of
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphpatch import names
-from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
 from graphpatch.differentiation.flow import carries, why_not
 from graphpatch.errors import PatchError
 from graphpatch.gradients.ops import Signature
@@ -19,6 +18,7 @@ from graphpatch.gradients.program import joined_shapes
 from graphpatch.gradients.spec import DefaultGradient, Gradient, LibraryGradient, gives_dy
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
+from graphpatch.graph.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
 from graphpatch.graph.walk import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import Patch

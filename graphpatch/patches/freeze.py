@@ -10,20 +10,19 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import VARIABLES
+from graphpatch.graph.op_types import ENTERS, SWITCHES, VARIABLES
 from graphpatch.graph.walk import first_producers
 from graphpatch.patches import Patch
 from graphpatch.patches.filter import StopGradient
 from graphpatch.patches.function_carrier import typed
 from graphpatch.patches.target import Target, known_outputs
-from graphpatch.table import short
+from graphpatch.shown import short
 
 # What hands a variable's value, or its reference, to the op that computes with it.
 VARIABLE_READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphpatch.differentiation.flow import is_asked_for, why_not
-from graphpatch.differentiation.override_keys import gradient_type, override_key
+from graphpatch.differentiation.flow import gradient_type, is_asked_for, override_key, why_not
 from graphpatch.errors import PatchError
 from graphpatch.gradients.program import joined_shapes
 from graphpatch.gradients.spec import (

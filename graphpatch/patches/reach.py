@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from graphpatch.control_flow.op_types import BOUNDARIES, ENTERS
 from graphpatch.differentiation.bodies import Bodies
+from graphpatch.differentiation.flow import override_key
 from graphpatch.differentiation.hidden import hidden_ops
-from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import BOUNDARIES, ENTERS
 from graphpatch.graph.template import OneOp
 from graphpatch.graph.walk import first_producers
 from graphpatch.patches.target import Target

@@ -26,7 +26,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED
 from graphpatch.graph.walk import data_uses
 from graphpatch.opdefs import FlatArg
-from graphpatch.table import short
+from graphpatch.shown import short
 
 NUMBERED = re.compile(r"\bx(\d*)\b")
 

@@ -36,7 +36,7 @@ from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import model_of
 from graphpatch.runtime.live import graph_of_op, graphs_around, keyed, put_into, rules_of_live
 from graphpatch.runtime.patch_graph import built_before
-from graphpatch.table import plural
+from graphpatch.shown import plural
 
 CREATE_OP, UNHEARD = "_create_op_helper", "_graphpatch_original"
 

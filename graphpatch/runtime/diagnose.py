@@ -19,7 +19,7 @@ from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import Model
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Node
-from graphpatch.table import beside, html_table, plural
+from graphpatch.shown import beside, html_table, plural
 
 if TYPE_CHECKING:  # it imports numpy
     from graphpatch.runtime.doctor_run import NotFinite

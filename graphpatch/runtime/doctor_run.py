@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from graphpatch.analysis.doctor.causes import RuleDict
-from graphpatch.analysis.document import Document
 from graphpatch.control_flow import contexts
-from graphpatch.control_flow.op_types import BOUNDARIES, BRANCHES, ENDS, ENTERS
 from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.graph.op_types import CALLS, CASES, IFS, LOOPS
+from graphpatch.graph.op_types import BOUNDARIES, BRANCHES, CALLS, CASES, ENDS, ENTERS, IFS, LOOPS
 from graphpatch.graph.walk import reached
 from graphpatch.opdefs import HANDLES
 from graphpatch.runtime.graph_run import (
@@ -36,7 +34,7 @@ from graphpatch.runtime.tf_gradients import (
 )
 from graphpatch.runtime.values import GUESSES, Guess, Values
 from graphpatch.runtime.verify.session import DEAD, SessionModel
-from graphpatch.table import plural
+from graphpatch.shown import Document, plural
 
 # One example first, as a note on batch norms says.
 ONE_EXAMPLE_FIRST = (Guess(1, (1,)), *GUESSES)

@@ -21,9 +21,7 @@ import msgspec
 import numpy as np
 
 import graphpatch
-from graphpatch.control_flow.op_types import BOUNDARIES
-from graphpatch.differentiation.flow import carries
-from graphpatch.differentiation.override_keys import gradient_type, is_registered
+from graphpatch.differentiation.flow import carries, gradient_type, is_registered
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import FormulaError, PatchError
@@ -48,7 +46,7 @@ from graphpatch.graph import attrs, provenance
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import NODE, ModelGraph, carrier, graph_of, read_record
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import CALLS
+from graphpatch.graph.op_types import BOUNDARIES, CALLS
 from graphpatch.graph.record import AppliedRule, ModelRecord
 from graphpatch.graph.wire import enclosed, encoded, piece_bytes
 from graphpatch.opdefs import HANDLES

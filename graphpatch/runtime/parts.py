@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from graphpatch.analysis.cuts import Cut, GradientPaths, ordered_cuts
 from graphpatch.analysis.split_parts import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
-from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError, tensor_name, tensor_names
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.graph import Progress, graph_of
+from graphpatch.graph.op_types import BOUNDARIES
 from graphpatch.runtime.graph_run import first_line, require_tensorflow
 from graphpatch.runtime.imported import exported_graph, imported_graph
 from graphpatch.runtime.register import register_gradients

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from graphpatch.application import Result, apply, reported_rules
 from graphpatch.control_flow.stored import CONTEXTS
 from graphpatch.differentiation.bodies import callers
-from graphpatch.differentiation.override_keys import CUSTOM
+from graphpatch.differentiation.flow import CUSTOM
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.load import instead_of
@@ -27,7 +27,7 @@ from graphpatch.runtime.imported import bare_meta, imported, model_of
 from graphpatch.runtime.live import NoKeyError, keyed, put_into, rules_of_live
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.values import full_tensor_name
-from graphpatch.table import plural, short
+from graphpatch.shown import plural, short
 
 if TYPE_CHECKING:
     import tensorflow as tf

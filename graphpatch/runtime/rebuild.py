@@ -29,7 +29,7 @@ from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import import_here, refused_as
 from graphpatch.runtime.register import meta_graph
 from graphpatch.runtime.tf_gradients import control_flow, gradients, op_types_in, warn_of_newer
-from graphpatch.table import short
+from graphpatch.shown import short
 
 
 def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from graphpatch.control_flow.contexts import has_tensor_arrays
-from graphpatch.differentiation.override_keys import override_key
+from graphpatch.differentiation.flow import override_key
 from graphpatch.errors import GraphpatchError, ModelError, did_you_mean
 from graphpatch.formats import model as formats_model
 from graphpatch.formats.load import ModelLike, is_graph, model_from

@@ -142,7 +142,7 @@ sys.stderr.write("\\n".join(sys.modules))
 NEVER = {"numpy", "networkx", "tensorflow", "graphpatch.runtime", "graphpatch.page"}
 NOT_FOR_OPS = {
     *("shutil", "graphpatch.rules", "graphpatch.patches", "graphpatch.gradients"),
-    *("graphpatch.fleet", "graphpatch.recipes", "graphpatch.match.pattern"),
+    *("graphpatch.fleet", "graphpatch.recipes", "graphpatch.match.matcher"),
 }
 NOT_FOR_APPLY = {"graphpatch.match.ready", "graphpatch.analysis.doctor", "graphpatch.analysis.ops"}
 RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}

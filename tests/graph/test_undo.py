@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.differentiation.override_keys import rule_of
+from graphpatch.differentiation.flow import rule_of
 from tests.graphs import function, graphdef, node
 
 T = {"T": "float32"}

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 import graphpatch
-from graphpatch.match import misses
+from graphpatch.match import misses, syntax
 from graphpatch.match.misses import elsewhere, explain, nearest_names
-from graphpatch.match.pattern import syntax
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.graphs import function, graph_of, graphdef, listed, node

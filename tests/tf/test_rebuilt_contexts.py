@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.control_flow.op_types import EXITS
 from graphpatch.control_flow.rebuilt import with_contexts
 from graphpatch.errors import GraphpatchError, MatchError, ModelError, PatchError
 from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.op_types import EXITS
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.tf_gradients import control_flow
 from tests.draws import quick

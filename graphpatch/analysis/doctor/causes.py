@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graphpatch import opdefs
-from graphpatch.analysis.document import Document
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
-from graphpatch.differentiation.gradient_reach import OpGradientFlow, Refusal
-from graphpatch.differentiation.hidden import is_swish
-from graphpatch.differentiation.override_keys import (
+from graphpatch.differentiation.flow import (
     CARRIED,
     gradient_type,
     is_of_rule,
     override_key,
     rule_of,
 )
+from graphpatch.differentiation.gradient_reach import OpGradientFlow, Refusal
+from graphpatch.differentiation.hidden import is_swish
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
@@ -27,6 +26,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.opdefs import DIFFERENTIABLE
+from graphpatch.shown import Document
 
 RuleDict = dict[str, Any]
 PatchJson = Mapping[str, Any]

@@ -14,14 +14,11 @@ from graphpatch.analysis.doctor.causes import (
     finding_of,
     given_to_slot,
 )
-from graphpatch.analysis.document import Document
-from graphpatch.control_flow.op_types import EXITS, MERGES
 from graphpatch.control_flow.stored import stored_contexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
-from graphpatch.differentiation.flow import TRAINABLE
+from graphpatch.differentiation.flow import CARRIED, TRAINABLE, is_hidden, rule_of
 from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow, Refusal
-from graphpatch.differentiation.override_keys import CARRIED, is_hidden, rule_of
 from graphpatch.differentiation.replay import GradientReplay, called_bodies
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
@@ -29,7 +26,9 @@ from graphpatch.formats import Model
 from graphpatch.formats.saved_model import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.node import Node
+from graphpatch.graph.op_types import EXITS, MERGES
 from graphpatch.opdefs import HANDLES, NO_NUMBERS
+from graphpatch.shown import Document
 
 # What it costs to go back through an op: nothing, a rule, what no rule fixes, or that no values
 # come that way, but a shape or another size. Paths that carry values come first.

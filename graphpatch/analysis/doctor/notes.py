@@ -7,21 +7,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
-from graphpatch.analysis.document import Document
-from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.differentiation.bodies import OP_BY_OP, Bodies
+from graphpatch.differentiation.flow import CUSTOM, is_carrier, is_registered, override_key
 from graphpatch.differentiation.gradient_reach import ops_on_paths
-from graphpatch.differentiation.override_keys import CUSTOM, is_carrier, is_registered, override_key
 from graphpatch.differentiation.replay import called_bodies
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.node import Node
-from graphpatch.graph.op_types import CALLS
+from graphpatch.graph.op_types import BRANCHES, CALLS, MERGES
 from graphpatch.match.ready import NEEDED
 from graphpatch.match.select import find
 from graphpatch.names import op_of
 from graphpatch.rules import rules_from
-from graphpatch.table import short
+from graphpatch.shown import Document, short
 
 RECTIFIERS = frozenset({"Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"})
 TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})

@@ -11,7 +11,6 @@ from graphpatch.analysis.again import damage, is_intact
 from graphpatch.analysis.doctor.causes import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
-from graphpatch.analysis.document import Document
 from graphpatch.analysis.interface import (
     CANDIDATES,
     default_targets,
@@ -25,6 +24,7 @@ from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.opdefs import DIFFERENTIABLE
+from graphpatch.shown import Document
 
 PAIRS_AT_LEAST = 20  # pairs that are looked at, however large the graph is
 # Ops, inputs and outputs that are visited for more than these, where nobody named both ends.

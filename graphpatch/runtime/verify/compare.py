@@ -15,7 +15,6 @@ import numpy as np
 from msgspec import to_builtins
 
 from graphpatch.analysis.again import SWAPPED, MadeAgain, make_again
-from graphpatch.analysis.document import Document
 from graphpatch.analysis.rule_words import ops_before_rules, rules_at
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.application import page_part
@@ -51,7 +50,7 @@ from graphpatch.runtime.verify.process import (
     SideBySide,
     TensorFlowProcess,
 )
-from graphpatch.table import beside, html_table, plural, short
+from graphpatch.shown import Document, beside, html_table, plural, short
 
 if TYPE_CHECKING:
     from graphpatch.runtime.graph_run import Ran

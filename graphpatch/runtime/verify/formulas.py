@@ -18,7 +18,7 @@ import numpy as np
 
 from graphpatch import names
 from graphpatch.analysis.rule_words import patch_in_words
-from graphpatch.differentiation.override_keys import override_key
+from graphpatch.differentiation.flow import override_key
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients import interpreter
 from graphpatch.gradients.attach import is_guard

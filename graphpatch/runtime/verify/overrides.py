@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from graphpatch.analysis.document import Document
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import Bodies
+from graphpatch.differentiation.flow import CUSTOM, override_key
 from graphpatch.differentiation.hidden import hidden_ops
-from graphpatch.differentiation.override_keys import CUSTOM, override_key
 from graphpatch.gradients.attach import PASS, is_guard
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import upstream
 from graphpatch.names import OpKey, parse
+from graphpatch.shown import Document
 
 # The first is the worst: of an op that several ops carry a gradient for, the worst counts.
 STATES = IGNORED, IDLE, UNCALLED, FIRED = "ignored", "idle", "uncalled", "fired"

@@ -21,7 +21,6 @@ from graphpatch import opdefs
 from graphpatch.analysis.interface import default_targets, refuse_unknown_ends
 from graphpatch.analysis.training import gradient_scopes
 from graphpatch.control_flow.contexts import inside_control_flow
-from graphpatch.control_flow.op_types import SWITCHES
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
@@ -31,7 +30,7 @@ from graphpatch.formats.output import regular_files
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body
-from graphpatch.graph.op_types import CALLS, IFS, PARSERS, PIPELINES, VARIABLES
+from graphpatch.graph.op_types import CALLS, IFS, PARSERS, PIPELINES, SWITCHES, VARIABLES
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import OpKey, fresh, op_of
 from graphpatch.opdefs import HANDLES

@@ -8,10 +8,10 @@ import msgspec
 from hypothesis import strategies as st
 
 from graphpatch.graph.node import Body
-from graphpatch.match.pattern.matcher import Finder
-from graphpatch.match.pattern.syntax import forms
+from graphpatch.match.matcher import Finder
 from graphpatch.match.select import Binding
 from graphpatch.match.spec import Pattern
+from graphpatch.match.syntax import forms
 from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import function, graphdef, node

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import PatternError, RulesError
-from graphpatch.match.pattern.syntax import parse_pattern
+from graphpatch.match.syntax import parse_pattern
 from graphpatch.rules import rules_from
 
 # The text with ^ before what the message points at, and the message.

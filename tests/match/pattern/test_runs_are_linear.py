@@ -9,9 +9,9 @@ import pytest
 
 from graphpatch.errors import GraphpatchError, MatchError
 from graphpatch.graph.node import Body
-from graphpatch.match.pattern import matcher
-from graphpatch.match.pattern.matcher import Finder
-from graphpatch.match.pattern.syntax import parse_pattern
+from graphpatch.match import matcher
+from graphpatch.match.matcher import Finder
+from graphpatch.match.syntax import parse_pattern
 from tests.match.pattern.bodies import bindings, body
 from tests.patches.one_op import net
 

@@ -8,7 +8,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import MatchError
-from graphpatch.match.pattern import matcher
+from graphpatch.match import matcher
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.protos import NodeDef

@@ -40,11 +40,11 @@ from graphpatch.errors import MatchError, ModelError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
 from graphpatch.match.conditions import Candidates, holds
-from graphpatch.match.pattern.syntax import forms, variants
 from graphpatch.match.select import Binding
 from graphpatch.match.spec import Link, Pattern, PatternLike
+from graphpatch.match.syntax import forms, variants
 from graphpatch.names import TensorName
-from graphpatch.table import short
+from graphpatch.shown import short
 
 _shortest: Any = nx.single_source_dijkstra
 TEST = 8  # steps that a test of networkx counts, beside one for each op that is walked to

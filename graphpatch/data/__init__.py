@@ -1,1 +1,0 @@
-"""Data that the package carries: opdefs.json for `opdefs`, gradients.json for `differentiation`."""

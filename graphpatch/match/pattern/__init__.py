@@ -1,1 +1,0 @@
-"""Patterns: small graphs, and where a body holds them."""
