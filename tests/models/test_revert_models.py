@@ -13,7 +13,6 @@ import graphpatch
 from graphpatch.analysis.revert import revert
 from graphpatch.differentiation.flow import carries
 from graphpatch.errors import GraphpatchError
-from graphpatch.formats import text
 from graphpatch.formats.container import is_text
 from graphpatch.graph.node import Body, Node
 from tests.models import catalogue
@@ -57,7 +56,7 @@ def assert_same(back: Path, path: Path) -> None:
             if (path / one).is_file():
                 assert (back / one).read_bytes() == (path / one).read_bytes()
     elif is_text(path.read_bytes()[:4096]):
-        message = text._container_class(graphpatch.load(path).container)()
+        message = graphpatch.load(path).container.message()
         text_format.Parse(path.read_text(), message)
         assert back.read_text() == text_format.MessageToString(message)
     else:
