@@ -345,11 +345,20 @@ class Matcher(DiGraphMatcher):
             yield tuple(sorted(mapping, key=mapping.__getitem__))
 
 
-def are_apart(choices: Sequence[Sequence[int]], taken: Collection[int] = ()) -> bool:
-    """Return whether each of these can have a choice of its own."""
-    return not choices or any(
-        are_apart(choices[1:], (*taken, choice)) for choice in choices[0] if choice not in taken
-    )
+def are_apart(choices: Sequence[Sequence[int]]) -> bool:
+    """Return whether each of these can have a choice of its own: Kuhn's bipartite matching."""
+    owners: dict[int, int] = {}
+
+    def finds_one(place: int, tried: set[int]) -> bool:
+        for choice in choices[place]:
+            if choice not in tried:
+                tried.add(choice)
+                if choice not in owners or finds_one(owners[choice], tried):
+                    owners[choice] = place
+                    return True
+        return False
+
+    return all(finds_one(place, set()) for place in range(len(choices)))
 
 
 class Step(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from typing import Any
 
 import pytest
@@ -154,6 +156,16 @@ def test_of_many_ways_to_bind_equal_ops_there_is_one() -> None:
     matched = bindings(body(*MANY), chains)
     assert len(matched) == len({one.indices for one in matched}) == 495
     assert all(len(one.indices) == 9 for one in matched)
+
+
+def test_each_has_a_choice_of_its_own_or_not() -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        choices = [rng.sample(range(4), rng.randrange(4)) for _ in range(rng.randrange(5))]
+        each = any(len(set(chosen)) == len(choices) for chosen in itertools.product(*choices))
+        assert matcher.are_apart(choices) == each, choices
+    assert not matcher.are_apart([range(40)] * 41)  # not by trying 40! ways
+    assert matcher.are_apart([range(40)] * 40)
 
 
 def test_parallel_edges_each_need_their_own() -> None:
