@@ -161,3 +161,13 @@ def test_by_the_inputs_that_vary(op: str, inputs: tuple[tuple[bool, bool], ...])
     varies, is_constant = zip(*inputs, strict=True)
     read = "".join(list(op))  # not the same object as a constant, as op types of a file are not
     assert is_linear(read, varies, is_constant) == CASES[op, inputs]
+
+
+@pytest.mark.parametrize(
+    ("op", "known", "unknown"),
+    [("BiasAdd", True, True), ("Add", True, False), ("Abs", False, False), ("Enter", True, True),
+     ("Merge", False, False), ("no such op", False, False)],
+)  # fmt: skip
+def test_whose_gradient_reads_no_tensor(op: str, known: bool, unknown: bool) -> None:
+    assert flow.is_asked_apart(op, lambda: True) == known
+    assert flow.is_asked_apart(op, lambda: False) == unknown
