@@ -1,4 +1,4 @@
-"""Where a gradient flows: through which tensors, and into which inputs of an op.
+"""Where a gradient flows: through which tensors, into which inputs of an op, and by whose gradient.
 
 The table `data/gradients.json` is made by `scripts/make_gradients.py`, which calls the gradient
 function of every op type that TensorFlow 2.x, or 1.15 with tf.contrib, registers one for.

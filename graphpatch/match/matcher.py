@@ -348,9 +348,11 @@ class Matcher(DiGraphMatcher):
 def are_apart(choices: Sequence[Sequence[int]]) -> bool:
     """Return whether each of these can have a choice of its own: Kuhn's bipartite matching."""
     owners: dict[int, int] = {}
+    if len(set[int]().union(*choices)) < len(choices):
+        return False
 
     def finds_one(place: int, tried: set[int]) -> bool:
-        for choice in choices[place]:
+        for choice in sorted(choices[place], key=owners.__contains__):  # what is free first
             if choice not in tried:
                 tried.add(choice)
                 if choice not in owners or finds_one(owners[choice], tried):
