@@ -168,11 +168,12 @@ def exchange(temporary: Path, path: Path) -> None:
     """
     if path.exists():
         old = unfinished_name(path, "old")
-        path.rename(old)
         try:
+            path.rename(old)
             temporary.rename(path)
-        except OSError:
-            old.rename(path)
+        except BaseException:  # an interrupt, too
+            if old.exists() and not path.exists():
+                old.rename(path)
             raise
     else:
         temporary.rename(path)

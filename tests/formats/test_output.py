@@ -210,6 +210,26 @@ def test_a_folder_that_cannot_be_written_leaves_the_old_one(
     assert listed(tmp_path) == ["original", "out"]
 
 
+@pytest.mark.parametrize("at", [".old", ".tmp"])
+def test_an_interrupt_between_two_names_gives_the_old_folder_its_name_back(
+    tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def interrupted(path: Path, target: Path) -> None:
+        if path.suffix != ".tmp":
+            path.replace(target)
+        if at in (path.suffix, Path(target).suffix):
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").touch()
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(tmp_path / "out", like(original))
+    assert listed(tmp_path / "out") == ["old"]
+    assert listed(tmp_path) == ["original", "out"]
+
+
 # The checksum of a model is one of its bytes, however they are read.
 
 
