@@ -48,6 +48,8 @@ def test_sets_of_values_are_made_of_what_is_seeded_alone() -> None:
     assert np.isnan(found["NaN"]["x"]).tolist() == [True, False, False, True]
     assert found["huge"]["x"].dtype == np.float32
     assert dict(value_sets(seeded, set(seeded))) == {}
+    by_column = dict(value_sets({"x": np.ones((2, 3), np.float32, order="F")}, set()))
+    assert np.isnan(by_column["NaN"]["x"]).tolist() == [[True, False, False]] * 2
 
 
 class Side:

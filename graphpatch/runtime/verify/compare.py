@@ -254,7 +254,7 @@ def verify(
 
 def _spotted(array: Any, *values: float) -> Any:
     """Put these values in place of the first elements, and again in each third from there on."""
-    changed = np.array(array)
+    changed = np.array(array, order="C")  # else what is reshaped would be a copy
     for place, value in enumerate(values):
         changed.reshape(-1)[place::3] = value
     return changed
