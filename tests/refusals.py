@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,17 @@ def sound_files(folder: Path) -> Path:
     return folder
 
 
-def everything(folder: Path) -> dict[str, bytes]:
+class Content(bytes):
+    """What a file holds; where a comparison fails, pytest shows its start and its hash."""
+
+    def __repr__(self) -> str:
+        return f"{len(self):,} bytes, {self[:16].hex()}..., sha256 {sha256(self).hexdigest()[:16]}"
+
+
+def everything(folder: Path) -> dict[str, Content]:
     """All files below a folder, hidden ones too."""
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): Content(path.read_bytes()) for path in paths}
 
 
 def refused(done: Any, *said: str) -> None:
