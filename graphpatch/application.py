@@ -29,7 +29,7 @@ from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, leaves_out_none, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.patches.freeze import notes_on_built
-from graphpatch.patches.reach import (
+from graphpatch.patches.placement import (
     bodies,
     named_now,
     refuse_hidden,

@@ -12,7 +12,7 @@ from graphpatch.shown import document_of
 
 WIDTH = 92
 
-KEYS = "name formula=text parameters ops for=purpose not_when=avoid source leaves_out=reach"
+KEYS = "name formula=text parameters ops for=purpose not_when=avoid source leaves_out=differs"
 OF_PARAMETER = "name does default legal"
 
 OUTPUT = {"gradients": [{"name": str, "formula": str}]}
@@ -63,7 +63,7 @@ def _entry_lines(entry: Entry) -> list[str]:
         ("for", entry.purpose),
         ("not when", entry.avoid),
         ("source", entry.source),
-        ("differs", entry.reach),
+        ("differs", entry.differs),
     ]
     titled = [_titled_lines(title, text) for title, text in parts if text]
     return [gradient_call(entry), *chain.from_iterable(titled)]

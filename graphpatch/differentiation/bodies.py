@@ -118,7 +118,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
             self._inside[body.label] = inside_control_flow(body)
         return self._inside[body.label]
 
-    def why_unreached(self, node: Node) -> str:
+    def why_no_gradient(self, node: Node) -> str:
         """Return why no gradient of a Session comes to an op; or nothing."""
         if node.body.is_main or self.place_of(node).ignoring is None:
             return ""
@@ -149,7 +149,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def _reasons(self) -> dict[str, str]:
-        """Why no gradient comes to functions, at one of the calls by which each is reached."""
+        """Why no gradient comes to functions, at one of the calls that lead to each."""
         stops = {label: self._stopped(label, calls_of) for label, calls_of in self.callers.items()}
         reasons = self._spread({label: reason for label, reason in stops.items() if reason})
         return reasons | {
@@ -159,16 +159,22 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def _without_gradients(self) -> dict[str, Node]:
-        """The functions that only ops without a gradient reach, each with one that calls it."""
+        """The functions that only ops without a gradient lead to, each with one that calls it."""
         roots = [body.label for body in self.graph.bodies if body.label not in self.callers]
-        reached = self._spread(dict.fromkeys(roots, True), lambda call: not _has_no_gradient(call))
+        differentiated = self._spread(
+            dict.fromkeys(roots, True), lambda call: not _has_no_gradient(call)
+        )
         first = {
             label: call
             for label, calls_of in self.callers.items()
             for call in reversed(calls_of)
-            if label not in reached and _has_no_gradient(call)
+            if label not in differentiated and _has_no_gradient(call)
         }
-        return {label: call for label, call in self._spread(first).items() if label not in reached}
+        return {
+            label: call
+            for label, call in self._spread(first).items()
+            if label not in differentiated
+        }
 
     def _stopped(self, label: str, calls_of: Sequence[Node]) -> str:
         """Return why no gradient comes to a function at one of these calls of it."""

@@ -1,12 +1,26 @@
-"""What one op answers when TensorFlow asks for its gradient: where it flows, or what is raised."""
+"""`tf.gradients` in a Session, or a tape, replayed op by op without running anything.
+
+`GradientReplay.backward` follows gradients in one body as TensorFlow does: it looks for the ops
+between the two ends, visits each when all that read it were visited, and asks it for the gradients
+of its inputs. What an op answers, `GradientReplay.ask` tells; where it calls functions, these are
+followed in turn.
+
+In a v1 loop that has its context, the Switch of a loop variable is visited each time that it is
+read; the Exits wait for one another, and those that nobody reads get zeros where another has a
+gradient. (`_ControlFlowState` and `_UpdatePendingAndEnqueueReady` in TensorFlow.) A loop without
+its context, and without an Exit, is never visited.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias, Union
 
 from graphpatch import opdefs
-from graphpatch.control_flow.stored import StoredContexts
+from graphpatch.control_flow.stored import StoredContexts, StoredLoop
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.flow import (
@@ -16,17 +30,12 @@ from graphpatch.differentiation.flow import (
     is_registered,
     override_key,
 )
-from graphpatch.differentiation.gradient_reach import (
-    GradientReach,
-    OpGradientFlow,
-    Refusal,
-    differentiate,
-)
+from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Form, Tensor, Wiring, holds_no_number
 from graphpatch.graph.functions import calls, named_by
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import CALLS, LOOPS
+from graphpatch.graph.op_types import ALL_SWITCHES, CALLS, ENTERS, EXITS, LOOP_COND, LOOPS, MERGES
 
 RESOURCE = "resource"
 MOST_OPS_BY_OUTPUT = 1 << 20  # ops of a function, times its outputs, that are asked one by one
@@ -42,12 +51,138 @@ NO_HANDLE_DATA = (
 BRANCHES = ("then_branch", "else_branch", "branches")
 
 
+# What is raised where an op is differentiated outside its loop: at the ops where an iteration
+# begins, and where the gradient reads what the op read or gave, which cannot be read from outside.
+# In saying so TensorFlow 2.21 fails: an imported op has no traceback to print.
+NO_CONTEXT = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
+NO_STATE = "AttributeError: 'NoneType' object has no attribute 'grad_state'"
+NO_PIVOT = "AttributeError: 'NoneType' object has no attribute 'pivot'"
+NO_PREDICATE = "AttributeError: 'WhileContext' object has no attribute 'pred'"
+NOT_FROM_OUTSIDE = "TypeError: 'NoneType' object is not iterable"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Where tf.gradients raises: the op, the kind of cause, and what it says."""
+
+    node: Node
+    kind: str
+    says: str
+
+
+Raised: TypeAlias = Sequence[Union[Refusal, "BackwardPass"]]
+"""What is raised, in TensorFlow's order: at ops, and inside functions that ops call."""
+
+
+def _first(raised: Raised) -> Refusal | None:
+    causes = (cause if isinstance(cause, Refusal) else cause.first for cause in raised)
+    return next((cause for cause in causes if cause is not None), None)
+
+
+def _raises(raised: Raised) -> bool:
+    """Return whether anything is raised but by what our own rules carry."""
+    return any(
+        cause.kind != CARRIED if isinstance(cause, Refusal) else cause.raises for cause in raised
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpGradientFlow:
+    """What an op answers where a gradient comes to its outputs: the input slots it flows into.
+
+    `nonzero_from` has, by slot, the outputs from which what flows is not always zero; default: from
+    any of them.
+    `is_whole`: the op calls a function that is differentiated as a whole. Such a one is asked
+    though it is a source, and each of its outputs gets zeros where it gets nothing else.
+    """
+
+    slots: frozenset[int] = frozenset()
+    raised: Raised = ()
+    nonzero_from: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    is_whole: bool = False
+
+    @property
+    def first(self) -> Refusal | None:
+        """Return what is raised first, at the op or in what it calls."""
+        return _first(self.raised)
+
+    @property
+    def raises(self) -> bool:
+        """Return whether anything is raised but by what our own rules carry."""
+        return _raises(self.raised)
+
+
+@dataclass(eq=False)
+class BackwardPass:
+    """What one call of `tf.gradients` does in one body, from its targets back to its sources.
+
+    `got` are the tensors for which there is a gradient, `live` those of which it is not always 0:
+    the same set, as long as all are. `answers` has those of ops that were asked; `visited`, all.
+    """
+
+    wiring: Wiring
+    between: set[int]
+    got: set[Tensor]
+    live: set[Tensor]
+    visited: set[int] = field(default_factory=set)
+    answers: dict[int, OpGradientFlow] = field(default_factory=dict)
+    raised: list[Refusal | BackwardPass] = field(default_factory=list)
+
+    def refusals(self, listed: set[int] | None = None) -> Iterator[Refusal]:
+        """What is raised here and inside; of a function once, not of one `listed` by its id."""
+        listed, todo = set() if listed is None else listed, [iter(self.raised)]
+        while todo:
+            cause = next(todo[-1], None)
+            if cause is None:
+                todo.pop()
+            elif isinstance(cause, Refusal):
+                yield cause
+            elif id(cause) not in listed:
+                listed.add(id(cause))
+                todo.append(iter(cause.raised))
+
+    def refusals_here(self) -> Iterator[Refusal]:
+        """Return what is raised at ops of the body itself, not in functions that they call."""
+        return (cause for cause in self.raised if isinstance(cause, Refusal))
+
+    @cached_property
+    def first(self) -> Refusal | None:
+        """Return what is raised first. It is asked of the innermost functions first, at the end."""
+        return _first(self.raised)
+
+    @cached_property
+    def raises(self) -> bool:
+        """Return whether anything is raised but by what our own rules carry."""
+        return _raises(self.raised)
+
+    @cached_property
+    def arguments(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the places of the function's arguments that are among `got`, and among `live`."""
+        got, live = (
+            frozenset(-1 - index for index, _ in tensors if index < 0)
+            for tensors in (self.got, self.live)
+        )
+        return got, live
+
+
 def called_bodies(node: Node) -> list[str]:
     """Return the functions through which a tape follows the gradient of an op."""
     if node.op in node.body.library.signatures:
         return [node.op]
     keys = ("f",) if node.op in CALLS else ("body", *BRANCHES) if node.op in OP_BY_OP else ()
     return [name for key in keys for name in named_by(node, key)]
+
+
+def ops_on_paths(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
+    """The ops `within` on the path to the targets, in the order in which TensorFlow finds them."""
+    inputs, on_path = wiring.inputs, dict.fromkeys(i for i, _ in targets if i in within)
+    todo = list(on_path)
+    for index in todo:
+        for producer, _ in inputs(index):
+            if producer in within and producer not in on_path:
+                on_path[producer] = None
+                todo.append(producer)
+    return todo
 
 
 @dataclass(eq=False)
@@ -68,12 +203,12 @@ class GradientReplay:
     restored: Mapping[str, tuple[frozenset[int], frozenset[int]]] = field(default_factory=dict)
     wirings: dict[str, Wiring] = field(default_factory=dict)  # of bodies, by label
     visited: int = 0  # ops, inputs and outputs, by all walks together
-    _inside: dict[str, GradientReach | None] = field(init=False, default_factory=dict)
+    _inside: dict[str, BackwardPass | None] = field(init=False, default_factory=dict)
     _asked: dict[str, dict[int, OpGradientFlow]] = field(init=False, default_factory=dict)
     _alike: dict[tuple[Form, tuple[str | None, ...]], OpGradientFlow] = field(
         init=False, default_factory=dict
     )
-    _reached: tuple[object, Set[int]] = field(init=False, default=(None, frozenset()))
+    _dependent: tuple[object, Set[int]] = field(init=False, default=(None, frozenset()))
 
     def wiring(self, body: Body) -> Wiring:
         """Return the wiring of a body, made once."""
@@ -83,21 +218,33 @@ class GradientReplay:
 
     def backward(
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
-    ) -> GradientReach:
+    ) -> BackwardPass:
         """Return how far the gradients of `targets` come on their way to `sources`."""
-        stored, wiring = self.stored if body.is_main else None, self.wiring(body)
-        known, within = (body.label, *sources), self._reached[1]
-        if self._reached[0] != known:
-            within = wiring.depending_on(sources, by_gradients=True)
-            self._reached = known, within
-            self.visited += len(within)
-        reach = differentiate(
-            wiring, sources, targets, self.ask, stored, self.control_flow_v2, within
-        )
-        self.visited += len(reach.between)
-        self.visited += sum(map(len, map(wiring.inputs, reach.between)))
-        self.visited += sum(map(len, map(wiring.tensors, reach.between)))
-        return reach
+        wiring, ends = self.wiring(body), (body.label, *sources)
+        if self._dependent[0] != ends:
+            self._dependent = ends, wiring.depending_on(sources, by_gradients=True)
+            self.visited += len(self._dependent[1])
+        back = self.follow(wiring, sources, targets, self._dependent[1])
+        self.visited += len(back.between)
+        self.visited += sum(map(len, map(wiring.inputs, back.between)))
+        self.visited += sum(map(len, map(wiring.tensors, back.between)))
+        return back
+
+    def follow(
+        self,
+        wiring: Wiring,
+        sources: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        within: Set[int],
+    ) -> BackwardPass:
+        """Follow gradients as `backward` does, through no other ops than these.
+
+        Refusals are listed in TensorFlow's order; it stops at the first, and what lies beyond is
+        what would come after it is fixed.
+        """
+        walk = _Walk(self, wiring, targets, ops_on_paths(wiring, within, targets))
+        walk.run(sources)
+        return walk.back
 
     def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
         """Return what an op answers where a gradient comes to one of its outputs.
@@ -128,7 +275,7 @@ class GradientReplay:
         key = override_key(node)
         if self.tape and key is not None and key in self.restored:
             slots, zeros = self.restored[key]
-            return OpGradientFlow(slots, reach=dict.fromkeys(zeros, frozenset()))
+            return OpGradientFlow(slots, nonzero_from=dict.fromkeys(zeros, frozenset()))
         if key is not None and is_registered(key):
             return self._by_type(wiring, node, key)
         if node.op in wiring.body.library.signatures or node.op in CALLS:
@@ -156,7 +303,7 @@ class GradientReplay:
         slots = frozenset(slot for slot, kind in enumerate(flows) if kind != "none")
         if not flow.may_be_zero(op):
             return OpGradientFlow(slots)
-        return OpGradientFlow(slots, reach=_outputs_that_reach(wiring, node, op, slots))
+        return OpGradientFlow(slots, nonzero_from=_nonzero_from(wiring, node, op, slots))
 
     def _call(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
@@ -173,7 +320,7 @@ class GradientReplay:
         if inside is None:
             return OpGradientFlow(everywhere)
         raised_inside = (inside,) if inside.raised else ()
-        return OpGradientFlow(inside.arguments[0], raised_inside, self._reach_through([inside]))
+        return OpGradientFlow(inside.arguments[0], raised_inside, self._nonzero_through([inside]))
 
     def _zeros_of(self, carrier: Node) -> set[int]:
         """Return the inputs of a carrier to which its gradient function gives nothing but zeros."""
@@ -182,24 +329,24 @@ class GradientReplay:
             return set()
         wiring, count = self.wiring(gradient), len(carrier.outputs or ())
         upstream = [(index, 0) for index in list(wiring.arguments.values())[-count:]]
-        reached = wiring.depending_on(upstream, by_gradients=True)
-        return {slot for slot, (index, _) in enumerate(wiring.returned) if index not in reached}
+        dependent = wiring.depending_on(upstream, by_gradients=True)
+        return {slot for slot, (index, _) in enumerate(wiring.returned) if index not in dependent}
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         """Of a loop or branch: what its bodies answer. Tables carry no gradient round a loop."""
         read, bodies = wiring.inputs(node.index), list(map(self.inside, called_bodies(node)))
         floats = {slot for slot, tensor in enumerate(read) if wiring.trainable(tensor)}
-        inside = [reach for reach in dict.fromkeys(bodies) if reach is not None]
-        raised = tuple(reach for reach in inside if reach.raised)
+        inside = [back for back in dict.fromkeys(bodies) if back is not None]
+        raised = tuple(back for back in inside if back.raised)
         if node.op in LOOPS or not all(bodies):
             tables = {slot for slot in floats if holds_no_number(wiring, read[slot])}
             return OpGradientFlow(frozenset(floats - tables), raised)
         # Their arguments are the inputs behind the first, which decides.
-        slots = {place + 1 for reach in inside for place in reach.arguments[0]}
-        outputs = {place + 1: live for place, live in self._reach_through(inside).items()}
+        slots = {place + 1 for back in inside for place in back.arguments[0]}
+        outputs = {place + 1: live for place, live in self._nonzero_through(inside).items()}
         return OpGradientFlow(frozenset(floats & slots), raised, outputs)
 
-    def _reach_through(self, bodies: Sequence[GradientReach]) -> Mapping[int, frozenset[int]]:
+    def _nonzero_through(self, bodies: Sequence[BackwardPass]) -> Mapping[int, frozenset[int]]:
         """For each argument, the outputs of functions from which what flows is not always zero.
 
         Of very large functions of very many outputs: all outputs, where any will do.
@@ -219,7 +366,7 @@ class GradientReplay:
                     live.setdefault(slot, set()).add(place)
         return {slot: frozenset(outputs) for slot, outputs in live.items()}
 
-    def inside(self, name: str) -> GradientReach | None:
+    def inside(self, name: str) -> BackwardPass | None:
         """A function, from all that it gives to all that it takes; None for one that is not there.
 
         A function that calls itself counts as one that lets everything through.
@@ -243,18 +390,18 @@ class GradientReplay:
                 called = () if body is None else calls(body)
                 todo += [(label, True), *((callee, False) for _, callee in called)]
 
-    def _through(self, body: Body, places: Sequence[int] | None = None) -> GradientReach:
+    def _through(self, body: Body, places: Sequence[int] | None = None) -> BackwardPass:
         """Return a function from its outputs, all or those at these places, to its arguments."""
         wiring = self.wiring(body)
         outputs = wiring.returned if places is None else [wiring.returned[p] for p in places]
         arguments = [(index, 0) for index in wiring.arguments.values()]
         targets, sources = (list(filter(wiring.trainable, ts)) for ts in (outputs, arguments))
-        reach = self.backward(body, sources, targets)
-        _ = reach.first, reach.raises  # now that those of the functions that it calls are known
-        return reach
+        back = self.backward(body, sources, targets)
+        _ = back.first, back.raises  # now that those of the functions that it calls are known
+        return back
 
 
-def _outputs_that_reach(
+def _nonzero_from(
     wiring: Wiring, node: Node, op: str, slots: frozenset[int]
 ) -> Mapping[int, frozenset[int]]:
     """For each slot, the outputs from which a gradient comes to it that is not always zero."""
@@ -276,3 +423,186 @@ def _refused(node: Node, kind: str, says: str) -> OpGradientFlow:
 
 def _lookup_error(node: Node) -> str:
     return f"LookupError: No gradient defined for operation '{node.name}' (op type: {node.op})"
+
+
+class _Walk:
+    """One call of `tf.gradients` in one body, whose ops `on_path` are between the two ends.
+
+    Of v1 loops, those that are `stored` have their contexts; in a function they are rebuilt.
+    `pending` is how often each op is still to be read, `waiting` how many Exits of each loop are,
+    and `first` are the targets that nothing on the path reads. Without loops, or their Exits,
+    `has_loops` is False.
+    """
+
+    def __init__(
+        self,
+        replay: GradientReplay,
+        wiring: Wiring,
+        targets: Sequence[Tensor],
+        on_path: list[int],
+    ) -> None:
+        self.wiring, self.ops = wiring, wiring.body.heads.ops
+        self.ask, self.control_flow_v2 = replay.ask, replay.control_flow_v2
+        self.stored = stored = replay.stored if wiring.body.is_main else StoredContexts()
+        self.exits = [index for index in on_path if index >= 0 and self.ops[index] in EXITS]
+        self.has_loops = bool(self.exits or stored.in_loops)
+        got = set(targets)
+        self.back = BackwardPass(wiring, set(on_path), got, set(targets) if self.exits else got)
+        bare = [index for index in self.exits if self.loop(index) is None]
+        if wiring.body.is_main and bare:
+            self.back.raised.append(Refusal(Node(wiring.body, bare[0]), "loop", NO_CONTEXT))
+        by_name = wiring.body.by_name
+        loops = dict.fromkeys(loop for index in self.exits if (loop := self.loop(index)))
+        self.exits_of = {
+            loop: [by_name[name] for name in loop.exits if name in by_name] for loop in loops
+        }
+        self.loop_of_exit = {
+            index: loop for loop, loop_exits in self.exits_of.items() for index in loop_exits
+        }
+        self.pending = dict.fromkeys([*on_path, *self.loop_of_exit], 0)
+        for index in self.pending:
+            for producer, _ in wiring.inputs(index):
+                if producer in self.pending:
+                    self.pending[producer] += 1
+        self.first = dict.fromkeys(i for i, _ in targets if self.pending.get(i) == 0)
+        self.waiting = {
+            loop: sum(self.pending[index] > 0 for index in loop_exits)
+            for loop, loop_exits in self.exits_of.items()
+        }
+
+    def run(self, sources: Sequence[Tensor]) -> None:
+        """Visit each op when all that read it were visited: of loops, as TensorFlow does there."""
+        wiring, pending, visited = self.wiring, self.pending, self.back.visited
+        inputs, tensors, got = wiring.inputs, wiring.tensors, self.back.got
+        has_loops, is_loop_variable = self.has_loops, self._is_loop_variable
+        ends = {  # sources that have no other source before them: TensorFlow does not ask those
+            index
+            for index, _ in sources
+            if not any(pending.get(producer) for producer, _ in wiring.inputs(index))
+        }
+        queue = deque(self.first)
+        for loop in [loop for loop, count in self.waiting.items() if not count]:
+            queue += self._ready_exits(loop)
+        while queue:
+            index = queue.popleft()
+            visited.add(index)
+            has_gradient = index >= 0 and not got.isdisjoint(tensors(index))
+            if has_gradient and (index not in ends or self.ask(wiring, index).is_whole):
+                self._visit(index)
+            for producer, _ in inputs(index):
+                pending[producer] = unvisited = pending.get(producer, 0) - 1
+                if unvisited == 0 and not has_loops:
+                    queue.append(producer)
+                elif unvisited == 0 or (has_loops and unvisited > 0 and is_loop_variable(producer)):
+                    queue += self._ready(producer)
+
+    def _ready(self, index: int) -> Sequence[int]:
+        """Return the ops to visit after all readers of this one: Exits wait for one another."""
+        loop = self.loop_of_exit.get(index)
+        if loop is None:
+            return [index]
+        self.waiting[loop] -= 1
+        return () if self.waiting[loop] else self._ready_exits(loop)
+
+    def _ready_exits(self, loop: StoredLoop) -> list[int]:
+        got, exits = self.back.got, self.exits_of[loop]
+        used = [index for index in exits if (index, 0) in got]
+        if used:
+            got |= {(index, 0) for index in exits if self.wiring.trainable((index, 0))}
+        return [index for index in dict.fromkeys([*used, *exits]) if index not in self.first]
+
+    def _visit(self, index: int) -> None:
+        """Ask an op that got a gradient for those of its inputs, unless TensorFlow does not."""
+        back, wiring = self.back, self.wiring
+        if self.has_loops and self._is_left_out(index):
+            return
+        answer = back.answers[index] = self.ask(wiring, index)
+        if answer.raised:
+            back.raised += answer.raised
+        if self.has_loops and answer.slots and answer.first is None:
+            says = self._raised_outside_loop(index)
+            if says:
+                back.raised.append(Refusal(Node(wiring.body, index), "loop_inside", says))
+        inputs = wiring.inputs(index)
+        flowing = [inputs[slot] for slot in answer.slots if slot < len(inputs)]
+        if back.live is back.got and (answer.nonzero_from or answer.is_whole):
+            back.live = back.got.copy()  # so far, nothing that came was always zero
+        back.got.update(flowing)
+        if answer.is_whole:
+            back.got.update(filter(wiring.trainable, wiring.tensors(index)))
+        if back.live is back.got:
+            return
+        if answer.nonzero_from or self.exits:
+            self._spread_live(index)
+        elif not back.live.isdisjoint(wiring.tensors(index)):
+            back.live.update(flowing)
+
+    def _spread_live(self, index: int) -> None:
+        """Let what is not always zero flow through an op that was asked.
+
+        Round a loop it flows in the iterations before, too: through ops that were visited before.
+        """
+        live, answers, wiring = self.back.live, self.back.answers, self.wiring
+        todo = [index]
+        for index in todo:
+            answer, inputs = answers[index], wiring.inputs(index)
+            outputs = {tensor[1] for tensor in wiring.tensors(index) if tensor in live}
+            for slot in answer.slots if outputs else ():
+                is_done = slot >= len(inputs) or inputs[slot] in live
+                if not is_done and not outputs.isdisjoint(answer.nonzero_from.get(slot, outputs)):
+                    live.add(inputs[slot])
+                    if inputs[slot][0] in answers:
+                        todo.append(inputs[slot][0])
+
+    def _is(self, index: int, ops: Set[str]) -> bool:
+        return index >= 0 and self.ops[index] in ops
+
+    def loop(self, index: int) -> StoredLoop | None:
+        """Return the loop with a context in which an op is."""
+        names = self.wiring.body.heads.names
+        return self.stored.in_loops.get(names[index]) if index >= 0 else None
+
+    def _is_loop_variable(self, index: int) -> bool:
+        """Return whether an op is the Switch of a loop variable, which is visited repeatedly.
+
+        Where no loop has its context, and an Exit says so, gradients go on as if it had.
+        """
+        if not self._is(index, ALL_SWITCHES):
+            return False
+        is_asked = self.loop(index) is not None or (self.exits and not self.waiting)
+        decision = self.wiring.inputs(index)[1:2]  # none in a broken graph
+        return bool(is_asked and decision) and self._is(decision[0][0], {LOOP_COND})
+
+    def _is_left_out(self, index: int) -> bool:
+        """Return whether TensorFlow does not ask an op of a loop: a Switch waits for its Exit."""
+        loop = self.loop(index)
+        if loop not in self.waiting:
+            return False
+        if index in self.loop_of_exit:
+            return not loop.back_prop
+        return (index, 0) not in self.back.got and self._is_loop_variable(index)
+
+    def _raised_outside_loop(self, index: int) -> str:
+        """What is raised at an op of a loop that has no Exit between the ends; or nothing."""
+        loop, op, read = self.loop(index), self.ops[index], self.wiring.inputs(index)
+        if loop is None or loop in self.waiting:
+            return ""
+        if not self.waiting and self._needs_zeros(index):
+            return NOT_FROM_OUTSIDE if self.control_flow_v2 else NO_PREDICATE
+        if self._is_loop_variable(index):
+            return NO_STATE
+        if op in MERGES and read and self._is(read[0][0], ENTERS):
+            return NO_PIVOT
+        is_apart = flow.is_asked_apart(op, lambda: all(map(self._shapes.is_known, read)))
+        return "" if is_apart else NOT_FROM_OUTSIDE
+
+    @cached_property
+    def _shapes(self) -> Shapes:
+        return Shapes(self.wiring)
+
+    def _needs_zeros(self, index: int) -> bool:
+        """Whether some output of an op that is in no branch has no gradient, and gets zeros."""
+        if self.wiring.body.heads.names[index] in self.stored.in_branches:
+            return False
+        outputs = ((index, place) for place in range(len(self.wiring.form(index).outputs)))
+        return any(t not in self.back.got and self.wiring.trainable(t) for t in outputs)

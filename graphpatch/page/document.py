@@ -20,7 +20,6 @@ from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.survey import offered
 from graphpatch.analysis.interface import InterfaceTensor, interface
 from graphpatch.analysis.rule_words import patch_in_words
-from graphpatch.differentiation.gradient_reach import differentiate
 from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.shapes import Shapes, merged_shape, sizes_in_words
 from graphpatch.differentiation.wiring import Form, Wiring
@@ -187,8 +186,7 @@ class GraphSides:
         if not back.live.issuperset(ends[0]):
             # tf.gradients asks no op on a path that ends; the page shows how far a gradient comes.
             within = wiring.depending_on(ends[0])
-            ask, is_v2 = answers.ask, answers.control_flow_v2
-            back = differentiate(wiring, *ends, ask, answers.stored, is_v2, within)
+            back = answers.follow(wiring, *ends, within)
         rules = self._rules(answers)
         return BodySide(answers, back, visited, *ends, rules, rows, self.marks.is_applied)
 

@@ -12,8 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, finding_of
-from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow, ops_on_paths
-from graphpatch.differentiation.replay import GradientReplay
+from graphpatch.differentiation.replay import (
+    BackwardPass,
+    GradientReplay,
+    OpGradientFlow,
+    ops_on_paths,
+)
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
@@ -44,7 +48,7 @@ class BodySide:
     """
 
     answers: GradientReplay
-    back: GradientReach
+    back: BackwardPass
     visited: Set[int]
     sources: Sequence[Tensor]
     targets: Sequence[Tensor]
@@ -156,8 +160,8 @@ class BodySide:
                     is_given = slot in answer.slots and tensor in got
                     if is_given and tensor[1] in form_of(tensor[0]).carrying:
                         flow = comes
-                        if slot in answer.reach:  # from other outputs come zeros alone
-                            outputs = ((index, output) for output in answer.reach[slot])
+                        if slot in answer.nonzero_from:  # from other outputs come zeros alone
+                            outputs = ((index, output) for output in answer.nonzero_from[slot])
                             flow = ZERO if live.isdisjoint(outputs) else FULL
                     if flow > reads.get(producer, ABSENT):
                         reads[producer] = flow

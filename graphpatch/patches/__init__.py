@@ -1,7 +1,7 @@
 """What is done to the ops that a rule matched: a class for each kind, one line in the table here.
 
 What is refused stands in three places, by what is asked: whether a gradient comes to an op
-(`reach`), whether this gradient fits it (`fit`), and whether ops can count as one, or as the
+(`placement`), whether this gradient fits it (`fit`), and whether ops can count as one, or as the
 identity of an input (`target`). What a carrier cannot store stands with the carrier.
 """
 

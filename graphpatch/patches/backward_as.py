@@ -24,11 +24,11 @@ from graphpatch.graph.op_types import BOUNDARIES, FED, NEXTS, RESOURCE_VARIABLE
 from graphpatch.opdefs import NO_NUMBERS
 from graphpatch.patches import Patch
 from graphpatch.patches.carrier import BackwardTensor, join, refuse_in_part, repeat_to_shape
-from graphpatch.patches.reach import (
-    check_reached,
+from graphpatch.patches.placement import (
     comes_from_constant,
     refuse_boundary,
     refuse_shadowed,
+    refuse_without_gradient,
 )
 from graphpatch.patches.target import Target, known_outputs
 from graphpatch.shown import short
@@ -304,7 +304,7 @@ class BackwardAsPatch(Patch):
                     f"{node} is not known to keep the shape of input {self.input}, so it cannot "
                     f"count as that input"
                 )
-            check_reached(node, editor)
+            refuse_without_gradient(node, editor)
             by_body.setdefault(node.body.label, []).append(node)
         for in_body in by_body.values():
             self._rewrite_body(in_body, editor)
@@ -323,11 +323,11 @@ class BackwardAsPatch(Patch):
         met = {node.index for node in path.order}
         unmet = [node for node in nodes if node.index not in met]
         if unmet and not provenance.shadow(unmet[0]):
-            reached = ", ".join(node.name for node in ends)
+            named = ", ".join(node.name for node in ends)
             raise PatchError(
-                f"{unmet[0]}: no noise-free path leads from it to {reached}; leave it out"
+                f"{unmet[0]}: no noise-free path leads from it to {named}; leave it out"
             )
-        dead, beside = _unreached(path, ends)
+        dead, beside = _remaining(path, ends)
         for note in _notes(path, ends, dead, beside, self.until is not None):
             editor.note(note)
         path.make()
@@ -386,7 +386,7 @@ def _last_tensors(path: CleanPath) -> Ends:
     return ends
 
 
-def _unreached(path: CleanPath, ends: Ends) -> tuple[list[Node], dict[Node, str]]:
+def _remaining(path: CleanPath, ends: Ends) -> tuple[list[Node], dict[Node, str]]:
     """Return what remains of the noisy path once the ends are given on, before it is changed.
 
     These are the ops that no gradient reaches any more, the ends not among them, and those that
@@ -408,8 +408,8 @@ def _unreached(path: CleanPath, ends: Ends) -> tuple[list[Node], dict[Node, str]
         if reader is not None:
             beside[node] = reader
     texts = (names.parse(text) for node in beside for text in node.data_inputs)
-    reached = walk.upstream(body, texts, last=lambda index: index not in region)
-    alive = {index for index in region if reached[index]} | {node.index for node in beside}
+    before = walk.upstream(body, texts, last=lambda index: index not in region)
+    alive = {index for index in region if before[index]} | {node.index for node in beside}
     return [region[index] for index in sorted(region.keys() - alive)], beside
 
 
@@ -420,9 +420,9 @@ def _notes(
     body = path.body
     texts = [node.tensor(output) for node, outputs in ends.items() for output in outputs]
     more = f" and {len(texts) - ENDS_NAMED} more" if len(texts) > ENDS_NAMED else ""
-    reached = ", ".join(texts[:ENDS_NAMED]) + more
+    named = ", ".join(texts[:ENDS_NAMED]) + more
     if not is_named:
-        yield f"in {body.label} the noise-free path goes up to {reached}"
+        yield f"in {body.label} the noise-free path goes up to {named}"
     marks = walk.downstream(body, map(names.parse, texts))
     ending = {node.index for node in ends}
     clean = ending | {node.index for node in dead}
@@ -430,15 +430,15 @@ def _notes(
     op = differentiated_at_noise(body, after, lambda index: marks[index] or index in ending)
     if op is not None:
         yield (
-            f"the gradient is still noisy behind {reached}: that of {op} is taken at a noisy "
+            f"the gradient is still noisy behind {named}: that of {op} is taken at a noisy "
             f'value; without "until" the noise-free path goes up to the end'
         )
     for node, reader in list(beside.items())[:1]:
         by = reader or f"the output of function {body.label}"
-        yield f"the gradient is still noisy beside {reached}: {by} reads {node}"
+        yield f"the gradient is still noisy beside {named}: {by} reads {node}"
     if path.in_loop:
         yield (
-            f"{reached}: the noise-free path ends with each iteration of a v1 loop; the next one "
+            f"{named}: the noise-free path ends with each iteration of a v1 loop; the next one "
             f"begins with noisy values"
         )
     if not body.is_main:

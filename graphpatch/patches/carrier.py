@@ -52,13 +52,13 @@ from graphpatch.patches.function_carrier import (
     stopped_output,
     typed,
 )
-from graphpatch.patches.reach import (
+from graphpatch.patches.placement import (
     bodies,
-    check_reached,
     comes_from_constant,
     differentiated_as_whole,
     in_control_flow,
     refuse_boundary,
+    refuse_without_gradient,
     shadow_behind,
 )
 from graphpatch.patches.target import Target, dtypes_of, known_outputs
@@ -347,7 +347,7 @@ def carry(
     for inside in () if is_one_op else target.nodes:
         refuse_boundary(inside)
     if not is_filter:  # nothing is written down on what is new
-        check_reached(node, editor)
+        refuse_without_gradient(node, editor)
         if replaced := provenance.key_setter(node):
             editor.note(
                 f"rule {editor.rule_name!r} replaces the gradient that rule {replaced!r} gave some "

@@ -26,7 +26,11 @@ from graphpatch.patches.backward_as import noise_notes
 from graphpatch.patches.carrier import carry, check_named, give_on, named_tensors, reads_op_alone
 from graphpatch.patches.fit import JoinedShapes, may_contradict, refuse_contradicted
 from graphpatch.patches.function_carrier import typed
-from graphpatch.patches.reach import check_reached, differentiated_as_whole, in_control_flow
+from graphpatch.patches.placement import (
+    differentiated_as_whole,
+    in_control_flow,
+    refuse_without_gradient,
+)
 from graphpatch.patches.target import Target, is_source
 
 OUTPUTS = "outputs"
@@ -177,7 +181,7 @@ def put_at(target: Target, editor: Editor, op: str, suffix: str, at: str) -> lis
     if reason := why_idle(target, at):
         editor.skipped(reason)
         return []
-    check_reached(target.last, editor)
+    refuse_without_gradient(target.last, editor)
     flowing = {n: arg for n, arg in tensors_at(target, at).items() if carries(arg)}
     if parsed(at)[0] == "input":
         return [_before(target, n, arg, editor, op, suffix) for n, arg in flowing.items()]

@@ -39,7 +39,7 @@ from graphpatch.graph.attrs import constant
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import as_model
-from graphpatch.patches.reach import comes_from_constant
+from graphpatch.patches.placement import comes_from_constant
 from graphpatch.patches.target import Target, keeps_shape, signature
 
 REMEDY = "; filter_gradient changes what flows back to its output, or through its inputs"

@@ -43,7 +43,7 @@ from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
-from graphpatch.patches.reach import bodies, differentiated_as_whole
+from graphpatch.patches.placement import bodies, differentiated_as_whole
 from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs
 from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
 

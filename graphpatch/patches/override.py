@@ -28,7 +28,7 @@ from graphpatch.patches.fit import (
     refuse_contradicted,
     refuse_uneven,
 )
-from graphpatch.patches.reach import refuse_carried
+from graphpatch.patches.placement import refuse_carried
 from graphpatch.patches.target import Target
 
 

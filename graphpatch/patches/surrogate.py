@@ -33,7 +33,7 @@ from graphpatch.patches.carrier import (
 )
 from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
 from graphpatch.patches.function_carrier import numbered, put_op
-from graphpatch.patches.reach import (
+from graphpatch.patches.placement import (
     UNKNOWN_TO_FUNCTIONS,
     bodies,
     check_together,

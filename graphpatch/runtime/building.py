@@ -30,7 +30,7 @@ from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import every_match
-from graphpatch.patches.reach import refuse_hidden, refuse_shadowed
+from graphpatch.patches.placement import refuse_hidden, refuse_shadowed
 from graphpatch.rules import Rule, RulesLike, rules_of
 from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import model_of

@@ -56,7 +56,7 @@ from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient, p
 from graphpatch.patches.fit import check_once, naming
 from graphpatch.patches.freeze import Freeze, Updates, variable_read
 from graphpatch.patches.override import OverrideGradient, never_fires
-from graphpatch.patches.reach import bodies, shadow_behind
+from graphpatch.patches.placement import bodies, shadow_behind
 from graphpatch.patches.surrogate import StraightThrough, SurrogateGradient
 from graphpatch.patches.target import Target, is_source, known_inputs, known_outputs
 from graphpatch.protos import NodeDef

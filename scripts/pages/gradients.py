@@ -70,7 +70,7 @@ def _facts(entry: Entry) -> str:
         ("For op types", ops),
         *(("Parameter", _parameter(entry, place)) for place in range(len(entry.parameters))),
         ("Do not use it when", entry.avoid),
-        ("Differs from the source", entry.reach),
+        ("Differs from the source", entry.differs),
         ("Source", entry.source),
     ]
     return "\n".join(f"- **{title}**: {text}" for title, text in facts if text)

@@ -82,7 +82,9 @@ def test_every_entry_is_whole(name: str) -> None:
     entry = LIBRARY[name]
     assert entry.name == name
     assert all((entry.purpose, entry.avoid, entry.source))
-    assert not any(t.endswith(".") for t in (entry.purpose, entry.avoid, entry.source, entry.reach))
+    assert not any(
+        t.endswith(".") for t in (entry.purpose, entry.avoid, entry.source, entry.differs)
+    )
     for op_type in (*entry.ops, *entry.by_op_type):
         assert opdefs.lookup(op_type) is not None, op_type
     for op_type, other in entry.by_op_type.items():

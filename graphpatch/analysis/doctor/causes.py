@@ -17,8 +17,8 @@ from graphpatch.differentiation.flow import (
     override_key,
     rule_of,
 )
-from graphpatch.differentiation.gradient_reach import OpGradientFlow, Refusal
 from graphpatch.differentiation.hidden import is_swish
+from graphpatch.differentiation.replay import OpGradientFlow, Refusal
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
@@ -351,8 +351,8 @@ def _op_is_one_of(ops: frozenset[str]) -> Callable[[OpOnPath], bool]:
 
 
 def _gets_zeros_of_rule(at_op: OpOnPath) -> bool:
-    reach = at_op.answer.reach.get(at_op.step.slot)
-    return reach is not None and not reach and is_of_rule(at_op.node)
+    outputs = at_op.answer.nonzero_from.get(at_op.step.slot)
+    return outputs is not None and not outputs and is_of_rule(at_op.node)
 
 
 def _calls_functions(at_op: OpOnPath) -> bool:

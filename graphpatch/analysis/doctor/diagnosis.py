@@ -18,8 +18,13 @@ from graphpatch.control_flow.stored import stored_contexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.flow import CARRIED, TRAINABLE, is_hidden, rule_of
-from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow, Refusal
-from graphpatch.differentiation.replay import GradientReplay, called_bodies
+from graphpatch.differentiation.replay import (
+    BackwardPass,
+    GradientReplay,
+    OpGradientFlow,
+    Refusal,
+    called_bodies,
+)
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.formats import Model
@@ -87,7 +92,7 @@ class Reported:
     """
 
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
-    reaches: set[int] = field(default_factory=set)
+    functions: set[int] = field(default_factory=set)
     inside: dict[tuple[str, int, int], bool] = field(default_factory=dict)
 
 
@@ -138,7 +143,7 @@ class Doctor:
         if graph.functions:
             on_tape = self.tape.backward(graph.main, [source], [target])
         verdict, within = (
-            "error" if refused else _verdict_of(reach, source) for reach in (in_session, on_tape)
+            "error" if refused else _verdict_of(back, source) for back in (in_session, on_tape)
         )
         says = in_session.first.says if in_session.first is not None else ""
         says = refused.consequence if refused else says
@@ -241,16 +246,16 @@ class Doctor:
             return True
         if given_to_slot(wiring, step) == "zero":
             return True
-        live = answer.reach.get(step.slot, {step.output})
+        live = answer.nonzero_from.get(step.slot, {step.output})
         # The function that it calls may give zeros there, from this one of its outputs.
         return step.output not in live and bool(called_bodies(Node(wiring.body, step.index)))
 
     def _all(
-        self, reach: GradientReach, source: Tensor, steps: list[PathStep], reported: Reported
+        self, back: BackwardPass, source: Tensor, steps: list[PathStep], reported: Reported
     ) -> Iterator[Finding]:
         """Yield what blocks the path, from the target back; then what is raised beside it."""
-        yield from self._on_path(reach, source, steps, reported)
-        yield from map(self._raised_beside, reach.refusals(reported.reaches))
+        yield from self._on_path(back, source, steps, reported)
+        yield from map(self._raised_beside, back.refusals(reported.functions))
 
     def _place(self, finding: Finding) -> tuple[str, str]:
         """Return what findings have in common of which one is told: the op, or the rule."""
@@ -262,9 +267,9 @@ class Doctor:
         return CARRIED, self._rules[node]
 
     def _on_path(
-        self, reach: GradientReach, source: Tensor, steps: list[PathStep], reported: Reported
+        self, back: BackwardPass, source: Tensor, steps: list[PathStep], reported: Reported
     ) -> Iterator[Finding]:
-        wiring = reach.wiring
+        wiring = back.wiring
         answers = [self.tape.ask(wiring, step.index) for step in steps]
         blocks = [
             self._blocks(answer, wiring, step, step == steps[-1])
@@ -283,9 +288,9 @@ class Doctor:
                     yield from self._inside(path, reported)
                 if not any(map(reported.inside.get, paths)):
                     yield finding_of(at_op)
-        if not places and source not in reach.got and not reach.raised:
+        if not places and source not in back.got and not back.raised:
             ops = wiring.body.heads.ops
-            stuck = [index for index in reach.between - reach.visited if ops[index] in MERGES]
+            stuck = [index for index in back.between - back.visited if ops[index] in MERGES]
             for index in sorted(stuck)[:1]:
                 node, says = Node(wiring.body, index), "None: the loop is never visited"
                 yield Finding("loop", node, None, STALLED, says, LOOP_REMEDY)
@@ -293,18 +298,18 @@ class Doctor:
     def _inside(self, path: tuple[str, int, int], reported: Reported) -> Iterator[Finding]:
         """Yield what blocks the path inside a function, from an argument to an output."""
         name, slot, output = path
-        body, reach = self.tape.graph.functions.get(name), self.tape.inside(name)
-        if path in reported.inside or body is None or body.is_ours or reach is None:
+        body, back = self.tape.graph.functions.get(name), self.tape.inside(name)
+        if path in reported.inside or body is None or body.is_ours or back is None:
             return
         if slot >= len(body.arguments):  # a broken call gives more than it takes
             return
-        reported.inside[path] = bool(reach.raised)
+        reported.inside[path] = bool(back.raised)
         wiring, source = self.tape.wiring(body), (-1 - slot, 0)
         returned = wiring.returned[output : output + 1]
         steps = self._path(wiring, source, returned[0]) if returned else None
         if not steps:
-            yield from map(self._raised_beside, reach.refusals(reported.reaches))
-        for finding in self._all(reach, source, steps, reported) if steps else ():
+            yield from map(self._raised_beside, back.refusals(reported.functions))
+        for finding in self._all(back, source, steps, reported) if steps else ():
             reported.inside[path] = True
             yield finding
 
@@ -334,12 +339,12 @@ def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
     return asked
 
 
-def _verdict_of(reach: GradientReach, source: Tensor) -> str:
-    if reach.raises:
+def _verdict_of(back: BackwardPass, source: Tensor) -> str:
+    if back.raises:
         return "error"
-    if source not in reach.got:
+    if source not in back.got:
         return "none"
-    return "flows" if source in reach.live else "zero"
+    return "flows" if source in back.live else "zero"
 
 
 def _paths_inside(at_op: OpOnPath) -> list[tuple[str, int, int]]:

@@ -9,8 +9,7 @@ from functools import cached_property
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.differentiation.bodies import OP_BY_OP, Bodies
 from graphpatch.differentiation.flow import CUSTOM, is_carrier, is_registered, override_key
-from graphpatch.differentiation.gradient_reach import ops_on_paths
-from graphpatch.differentiation.replay import called_bodies
+from graphpatch.differentiation.replay import called_bodies, ops_on_paths
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.node import Node
@@ -145,8 +144,8 @@ def _calls(ops: OpsOnPath) -> list[Node]:
 def _unknown_in_calls(ops: OpsOnPath) -> Iterator[Node]:
     """Loops, branches, and calls that Grappler does not inline, on the path in what is called."""
     for label in dict.fromkeys(name for node in _calls(ops) for name in called_bodies(node)):
-        reach = ops.doctor.tape.inside(label)
-        nodes = [reach.wiring.node(index) for index in sorted(reach.between)] if reach else ()
+        back = ops.doctor.tape.inside(label)
+        nodes = [back.wiring.node(index) for index in sorted(back.between)] if back else ()
         for node in nodes:
             if node is None or node.op not in CALLS | OP_BY_OP:
                 continue

@@ -48,7 +48,7 @@ ACTIVATION_GRADIENTS = (
             by_op_type={}
             if op_type != "Relu"
             else {key: guided for key, (guided, _) in _GUIDED.items() if key != "Relu"},
-            reach=""
+            differs=""
             if op_type == "Relu"
             else "the paper has only Relu; here the op's own gradient of the positive part of dy",
         )
@@ -61,7 +61,8 @@ ACTIVATION_GRADIENTS = (
         avoid=_GUIDED_AVOID,
         source="Zeiler and Fergus, Visualizing and Understanding Convolutional Networks, 2014",
         ops=tuple(_GUIDED),
-        reach="the paper has only Relu; this gradient does not read x, so it fits the whole family",
+        differs="the paper has only Relu; this gradient does not read x, so it fits the whole "
+        "family",
         whole=True,
     ),
     *(
@@ -76,7 +77,7 @@ ACTIVATION_GRADIENTS = (
             ops=(op_type,),
             by_element=False,
             by_op_type={"Relu6": "redirected_relu6"} if op_type == "Relu" else {},
-            reach="lucid stops this after 16 global steps; a file has no global step. Both decide"
+            differs="lucid stops this after 16 global steps; a file has no global step. Both decide"
             " for each example of a batch; lucid's tf.compat.v2.where is right only for a batch of"
             " one. It refuses tensors without a batch axis",
         )

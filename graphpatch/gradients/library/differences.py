@@ -89,7 +89,7 @@ def _reveal_cancel(name: str, layer: str, product: str, back: str) -> Entry:
         avoid=f"{_TWICE}; the MatMul has transpose_a or transpose_b",
         source=DEEPLIFT,
         parameters=(TOLERANCE,),
-        reach="only for Relu: for other activations DeepLIFT's authors use the rescale rule",
+        differs="only for Relu: for other activations DeepLIFT's authors use the rescale rule",
     )
 
 
@@ -128,7 +128,7 @@ DIFFERENCES = (
                 positive("tolerance", 1e-5, _NEAR),
             ),
             ops=ACTIVATIONS,
-            reach="a number is the reference of all units; a tensor has one for each unit, as"
+            differs="a number is the reference of all units; a tensor has one for each unit, as"
             " `graphpatch references` measures them on a reference input; deeplift_batch takes them"
             " from the batch",
         )
@@ -180,7 +180,7 @@ DIFFERENCES = (
         source=f"{_SHAP} deep_tf.py, nonlinearity_2d",
         parameters=(TOLERANCE,),
         ops=("RealDiv", "Pow", "SquaredDifference", "Maximum", "Minimum"),
-        reach="each gets Shapley's part of the difference, and 0 where it has none itself",
+        differs="each gets Shapley's part of the difference, and 0 where it has none itself",
     ),
     Entry(
         "shap_softmax_batch",

@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
     for, none where it suits any op with one input and one output. `by_element`: each element of
     dx is made of the same element of dy, x and y, if there is one formula. `legal` is a condition
     on several parameters. `by_op_type` names the entry to take instead for an op type of the same
-    family. `reach` says what of the method in `source` the formula leaves out. `whole`: it suits
+    family. `differs` says what of the method in `source` the formula leaves out. `whole`: it suits
     several ops of one input that together do what the op types in `ops` do.
     """
 
@@ -78,7 +78,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
     by_element: bool = True
     legal: str = ""
     by_op_type: Mapping[str, str] = msgspec.field(default_factory=dict)
-    reach: str = ""
+    differs: str = ""
     whole: bool = False
 
     def formula(self, parameters: object = None) -> Formula:

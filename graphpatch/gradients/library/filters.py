@@ -25,7 +25,7 @@ NORM_GRADIENTS = (
         source=f"{_PASCANU}; tf.clip_by_global_norm",
         parameters=(positive("norm", None, "the largest norm"),),
         by_element=False,
-        reach="tf.clip_by_global_norm takes several tensors; the gradient of an op sees one",
+        differs="tf.clip_by_global_norm takes several tensors; the gradient of an op sees one",
     ),
     Entry(
         "normalize",
@@ -150,7 +150,7 @@ QUANTIZATION = (
                 "seed", "seed of the noise, an integer", 0.0, "seed >= 0 and seed == floor(seed)"
             ),
         ),
-        reach="in the paper the deviation decays with the global step; a file has none",
+        differs="in the paper the deviation decays with the global step; a file has none",
     ),
     Entry(
         "rectified_gradient",

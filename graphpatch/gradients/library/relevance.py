@@ -132,9 +132,9 @@ def _of_layer(product: str, back: str) -> str:
 
 
 def _linear(name: str, text: str, purpose: str, avoid: str, source: str, **rest: Any) -> Entry:
-    reach = "the weights get no gradient: relevance belongs to the inputs"
+    differs = "the weights get no gradient: relevance belongs to the inputs"
     fields = (name, (text, None), purpose, avoid, source)
-    return Entry(*fields, ops=LINEAR_OPS, reach=reach, **rest)
+    return Entry(*fields, ops=LINEAR_OPS, differs=differs, **rest)
 
 
 def _epsilon(name: str, ops: tuple[str, ...], inputs: int, **rest: Any) -> Entry:
@@ -163,7 +163,7 @@ RELEVANCE = (
             **dict.fromkeys(BATCH_NORMS, "lrp_epsilon_batch_norm"),
             "AvgPool": "lrp_epsilon_pool",
         },
-        reach="x is the output of the linear op before, with its bias",
+        differs="x is the output of the linear op before, with its bias",
     ),
     _epsilon(
         "lrp_epsilon_linear",
@@ -175,9 +175,9 @@ RELEVANCE = (
         "lrp_epsilon_pool",
         ("AvgPool",),
         1,
-        reach="MaxPool needs no rule: its own gradient gives the largest input all relevance",
+        differs="MaxPool needs no rule: its own gradient gives the largest input all relevance",
     ),
-    _epsilon("lrp_epsilon_batch_norm", BATCH_NORMS, 5, reach="batch norm for inference, in NHWC"),
+    _epsilon("lrp_epsilon_batch_norm", BATCH_NORMS, 5, differs="batch norm for inference, in NHWC"),
     _linear(
         "lrp_zplus",
         _POSITIVE + _PLUS,
@@ -231,7 +231,8 @@ RELEVANCE = (
                     "whole", "1: the whole bias in both sums", 0.0, "whole == 0 or whole == 1"
                 ),
             ),
-            reach="iNNvestigate's alpha_2_beta_1 is whole = 1: it adds the whole bias to both sums",
+            differs="iNNvestigate's alpha_2_beta_1 is whole = 1: it adds the whole bias to both "
+            "sums",
             legal=_ALPHA_IS_ONE_MORE,
         )
         for word, layer, product, back in LAYERS

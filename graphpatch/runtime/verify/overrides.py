@@ -171,7 +171,7 @@ def _state_unasked(
     # C++ differentiates the function as a whole, all that its returns are computed of, and does not
     # ask Python.
     has_run = any(asked.get((caller.body.label, caller.name)) for caller in callers)
-    return (FIRED, "") if has_run and not bodies.why_unreached(node) else (IDLE, BLOCKED)
+    return (FIRED, "") if has_run and not bodies.why_no_gradient(node) else (IDLE, BLOCKED)
 
 
 def all_callers(bodies: Bodies, function: str) -> Iterator[Node]:

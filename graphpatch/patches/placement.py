@@ -48,7 +48,7 @@ def in_control_flow(node: Node, editor: Editor) -> bool:
     return node.index in bodies(editor).in_control_flow(node.body)
 
 
-def check_reached(node: Node, editor: Editor) -> None:
+def refuse_without_gradient(node: Node, editor: Editor) -> None:
     """Raise PatchError where no gradient comes to an op in a Session.
 
     A TF2 SavedModel is differentiated op by op on a tape; there the report says so.
@@ -62,7 +62,7 @@ def check_reached(node: Node, editor: Editor) -> None:
             f"tf.saved_model.load, does not look into it; inline the function into the main graph "
             f"first; {MAIN_ONLY}"
         )
-    reason = bodies(editor).why_unreached(node)
+    reason = bodies(editor).why_no_gradient(node)
     if not reason or around.is_exported:
         return
     if not around.is_object_based:
@@ -94,7 +94,7 @@ def check_together(target: Target, editor: Editor) -> None:
     for node in target.nodes:
         refuse_boundary(node)
         refuse_carried(node)
-    check_reached(target.last, editor)
+    refuse_without_gradient(target.last, editor)
 
 
 def refuse_boundary(node: Node) -> None:
