@@ -38,7 +38,8 @@ from graphpatch.shown import finite
 if TYPE_CHECKING:
     from graphpatch.runtime.values import Feed
 
-SCRIPTS = ("lines.js", "lanes.js", "plots.js", "list.js", "panel.js", "page.js")
+# In the order of the page's script: the first says "use strict", the last begins.
+SCRIPTS = "elements lines order rows lanes plots list panel header search keys picture page".split()
 PLACE = re.compile(r"\{(\w+)\}")
 # What ends a script, or begins a comment in one, wherever it is in a text of the model.
 HTML_LETTERS = "<>&\u2028\u2029"
@@ -49,7 +50,7 @@ def page(document: dict[str, Any], title: str) -> str:
 
     Its policy lets run the script of the page alone, whatever the names of a model are.
     """
-    style, script = _page_file("page.css"), "\n".join(map(_page_file, SCRIPTS))
+    style, script = _page_file("page.css"), "\n".join(_page_file(f"{name}.js") for name in SCRIPTS)
     runs = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     parts = {
         "policy": f"default-src 'none'; {runs}; img-src blob:",

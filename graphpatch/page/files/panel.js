@@ -1,10 +1,29 @@
-"use strict";
-
-// The panel beside the list: all that is known of one line.
+// The panel beside the list: all that is known of one line, or what the keys do.
 
 const ARRIVES = ["", "no gradient arrives", "zeros arrive", "the full gradient arrives"];
-const SAYS = ["", "so nothing flows on", "zeros flow on", "a gradient flows on", "a changed gradient flows on", "and goes no further", "and tf.gradients raises"];
-const KEYS = [["↑ ↓", "go from line to line"], ["→ ←", "open, fold"], ["Enter", "what is known of a line"], ["/", "search by words; Enter goes to the next"], ["n N", "next, previous hit of the search"], ["b", "next op at which a gradient ends"], ["r", "next op of a rule"], ["Esc", "close"]];
+const FLOWS_ON = [
+  "", "so nothing flows on", "zeros flow on", "a gradient flows on", "a changed gradient flows on",
+  "and goes no further", "and tf.gradients raises",
+];
+const ABOUT_LINES = "Each line is an op, from the targets back to the sources. A lane leads from an"
+  + " op to those that it reads: the path on which a gradient flows back.";
+const KEYS = {
+  "↑ ↓": "go from line to line",
+  "→ ←": "open, fold",
+  Enter: "what is known of a line",
+  "/": "search by words; Enter goes to the next",
+  "n N": "next, previous hit of the search",
+  b: "next op at which a gradient ends",
+  r: "next op of a rule",
+  Esc: "close",
+};
+// How the gradient of an op is stored, by the nodes that rules added.
+const STANDS_IN = "It stands in for the optimizer's op, and leaves the variable as it is;"
+  + " the gradient is not changed.";
+const IN_FUNCTION = "A function in the file has the gradient. tf.gradients in a Session uses it,"
+  + " TensorFlow 1.15 and later; a GradientTape needs graphpatch.register_gradients, or a"
+  + " SavedModel that was written with --inputs and --outputs.";
+const IN_OPS = "Ops in the graph give the gradient; every runtime uses it.";
 
 // A button that copies a text.
 function copyButton(words, text) {
@@ -23,11 +42,14 @@ function copyButton(words, text) {
 // A list of names and what they are: texts or elements; of each what, and its class.
 function facts(entries, className = "") {
   const list = make("dl", `facts ${className}`);
-  for (const [name, what, ofName = "", ofWhat = ""] of entries) list.append(make("dt", ofName, name), make("dd", ofWhat, what));
+  for (const [name, what, ofName = "", ofWhat = ""] of entries) {
+    list.append(make("dt", ofName, name), make("dd", ofWhat, what));
+  }
   return list;
 }
 
 const section = (title, ...children) => make("section", "", make("h3", "", title), ...children);
+const paragraph = (...children) => make("p", "", ...children);
 
 // A rule as JSON with a button that copies it; nothing where there is none.
 function ruleText(rule) {
@@ -38,7 +60,7 @@ function ruleText(rule) {
 class Panel {
   constructor(view) {
     this.view = view;
-    this.box = document.getElementById("panel");
+    this.box = byId("panel");
   }
 
   close() {
@@ -48,8 +70,7 @@ class Panel {
   // Close it, and give the list the room.
   leave() {
     this.close();
-    this.view.list.place();
-    this.view.list.draw();
+    this.view.list.redraw();
   }
 
   fill(...parts) {
@@ -60,33 +81,37 @@ class Panel {
   }
 
   help() {
-    this.fill(make("h2", "", "Keys"), make("p", "", "Each line is an op, from the targets back to the sources. A lane leads from an op to those that it reads: the path on which a gradient flows back."), facts(KEYS.map(([key, does]) => [key, does, "mono"])));
+    const keys = Object.entries(KEYS).map(([key, does]) => [key, does, "mono"]);
+    this.fill(make("h2", "", "Keys"), paragraph(ABOUT_LINES), facts(keys));
   }
 
   show({ line } = {}) {
     if (!line) { this.close(); return; }
-    const { rules } = this.view.doc, { type, name, marks, inputs, carried } = line, attrs = Object.entries(line.attrs);
+    const { type, name, marks, findings, plot, inputs, carried } = line;
+    const attrs = Object.entries(line.attrs).map(([key, value]) => [key, JSON.stringify(value)]);
     this.fill(
       make("h2", "", make("span", "type", type), " ", make("bdi", "", name)),
       copyButton("copy name", name),
       this.flows(line),
-      ...line.findings.map(finding => this.finding(finding, line)),
-      line.plot ? this.gradient(line.plot) : "",
-      ...marks.map(mark => this.rule(rules[mark], mark)),
-      section("Inputs", inputs.length ? this.inputs(line) : make("p", "", "none")),
+      ...findings.map(finding => this.finding(finding, line)),
+      plot ? this.gradient(plot) : "",
+      ...marks.map(mark => this.rule(this.view.doc.rules[mark], mark)),
+      section("Inputs", inputs.length ? this.inputs(line) : paragraph("none")),
       carried ? this.carried(carried) : "",
-      section("Attrs", attrs.length ? facts(attrs.map(([key, value]) => [key, JSON.stringify(value)]), "mono") : make("p", "", "none")),
+      section("Attrs", attrs.length ? facts(attrs, "mono") : paragraph("none")),
     );
   }
 
   flows(line) {
-    const names = line.sides.length > 1 ? ["before", "after"] : ["flows back"];
+    const names = line.sides.length > 1 ? SIDE_NAMES : ["flows back"];
     const entries = line.sides.map(({ flow, arrives }, side) => {
-      const words = [ARRIVES[arrives], SAYS[flow], causeBehind(line, side)].filter(Boolean).join(", ");
-      return [names[side], flow ? words : "not there", "", `flow f${flow}`];
+      const words = [ARRIVES[arrives], FLOWS_ON[flow], causeBehind(line, side)];
+      const text = flow ? words.filter(Boolean).join(", ") : FLOW_WORDS[Flow.ABSENT];
+      return [names[side], text, "", `flow f${flow}`];
     });
     if (line.tensor) entries.push(["gives", line.tensor, "", "mono"]);
-    if (line.sizes) entries.push(["largest", line.sizes.map(sizeInWords).join(" → "), "", "mono"]);
+    const sizes = (line.sizes || []).map(sizeInWords).join(" → ");
+    if (sizes) entries.push(["largest", sizes, "", "mono"]);
     return facts(entries);
   }
 
@@ -94,37 +119,46 @@ class Panel {
   finding(finding, { sides }) {
     const [goesOn, isBefore] = sides.map(side => isFlowing(side.flow));
     const comes = sides.some(side => side.arrives > Flow.NONE);
-    const words = !comes ? "Nothing could flow on" : goesOn ? "One path ends here" : finding.on_path ? "Why it ends here" : "Ends here";
-    const title = `${words}${isBefore && !goesOn ? ", before" : ""}`;
-    const element = section(title, make("p", "", finding.what), make("p", "", finding.consequence), make("p", "", make("b", "", "Fix: "), finding.remedy), ...ruleText(finding.rule));
+    const ends = finding.on_path ? "Why it ends here" : "Ends here";
+    const words = !comes ? "Nothing could flow on" : goesOn ? "One path ends here" : ends;
+    const element = section(
+      `${words}${isBefore && !goesOn ? ", before" : ""}`,
+      paragraph(finding.what), paragraph(finding.consequence),
+      paragraph(make("b", "", "Fix: "), finding.remedy), ...ruleText(finding.rule),
+    );
     element.className = "finding";
     return element;
   }
 
-  rule(rule, place) {
-    return section("Rule", make("p", "", badge(place, rule.name), " ", rule.name, rule.words ? ` (${rule.words})` : ""), ...ruleText(rule.rule));
+  rule({ name, words, rule }, mark) {
+    const title = paragraph(badge(mark, name), " ", name, words ? ` (${words})` : "");
+    return section("Rule", title, ...ruleText(rule));
   }
 
   gradient(plot) {
     const sides = Object.entries(plot.words);
-    return section("Gradient", facts(sides.map(([side, words]) => [sides.length > 1 ? side : "dx", words, `key ${side}`, "mono"])), drawPlot(plot));
+    const entries = sides.map(
+      ([side, words]) => [sides.length > 1 ? side : "dx", words, `key ${side}`, "mono"]);
+    return section("Gradient", facts(entries), drawPlot(plot));
   }
 
+  // What an op reads: a link where that has a line, of which an output that is not 0 is named.
   inputs({ inputs, body }) {
-    const list = make("ol", "inputs", ...inputs.map(input => {
-      const [line, words] = typeof input === "string" ? [null, input] : [body.byNumber[[input].flat()[0]], input[1]];
-      return line ? make("li", "", makeButton("link", words || line.name, () => this.view.go(line))) : make("li", "mono", words);
-    }));
+    const items = inputs.map(input => {
+      if (typeof input === "string") return make("li", "mono", input);
+      const [at, words] = [input].flat(), line = body.byNumber[at];
+      return make("li", "", makeButton("link", words || line.name, () => this.view.go(line)));
+    });
+    const list = make("ol", "inputs", ...items);
     list.start = 0;
     return list;
   }
 
   carried(nodes) {
-    const list = make("ul", "inputs", ...nodes.map(([type, name]) => make("li", "mono", `${type}  ${name}`)));
-    if (nodes.some(([type]) => ["NoOp", "RefIdentity"].includes(type))) return section("Stored as", list, make("p", "", "It stands in for the optimizer's op, and leaves the variable as it is; the gradient is not changed."));
-    const says = nodes.some(([type]) => type.startsWith("graphpatch_"))
-      ? "A function in the file has the gradient. tf.gradients in a Session uses it, TensorFlow 1.15 and later; a GradientTape needs graphpatch.register_gradients, or a SavedModel that was written with --inputs and --outputs."
-      : "Ops in the graph give the gradient; every runtime uses it.";
-    return section("Stored as", list, make("p", "", says));
+    const items = nodes.map(([type, name]) => make("li", "mono", `${type}  ${name}`));
+    const isOf = test => nodes.some(([type]) => test(type));
+    const words = isOf(type => ["NoOp", "RefIdentity"].includes(type)) ? STANDS_IN
+      : isOf(type => type.startsWith("graphpatch_")) ? IN_FUNCTION : IN_OPS;
+    return section("Stored as", make("ul", "inputs", ...items), paragraph(words));
   }
 }
