@@ -1,27 +1,23 @@
 """What TensorFlow's ops look like, without TensorFlow.
 
-The table `data/opdefs.json` is made by `scripts/make_opdefs.py` from the op registries of a
-TensorFlow 2.x and of TensorFlow 1.15 with tf.contrib. An op that both know is described as 2.x
-has it.
+`scripts/make_opdefs.py` makes `data/opdefs.bin`, the OpDef messages of a TensorFlow 2.x and of
+TensorFlow 1.15 with tf.contrib, and `data/opdefs.json`, what was measured of these ops. An op that
+both know is described as 2.x has it.
 """
 
 from __future__ import annotations
 
 import pkgutil
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property, lru_cache
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
 from graphpatch.decoding import decode
 from graphpatch.errors import ModelError
-
-if TYPE_CHECKING:
-    from graphpatch.protos import AttrValue
-    from graphpatch.protos import OpDef as OpDefProto
+from graphpatch.protos import AttrValue, OpList
+from graphpatch.protos import OpDef as OpDefProto
 
 _NAMES = (
     "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32"
@@ -57,17 +53,11 @@ def is_ref(number: int) -> bool:
     return number > REF
 
 
-AttrDefault = (
-    bool | int | float | str | tuple[bool | int | float | str | tuple[int, ...], ...] | None
-)
-
-
-class Arg(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Arg(msgspec.Struct, frozen=True, gc=False):
     """An input or output that an op declares: one tensor, or a list of them.
 
     Its dtype is fixed (`dtype`) or the node's attr `type_attr` names it. It is a list where
     `number_attr` (so many tensors of that dtype) or `type_list_attr` (one for each dtype) is set.
-    The last three fields are what these attrs are where a node leaves them out.
     """
 
     name: str
@@ -76,9 +66,6 @@ class Arg(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number_attr: str = ""
     type_list_attr: str = ""
     is_ref: bool = False
-    dtype_default: str = ""
-    number_default: int | None = None
-    dtypes_default: tuple[str, ...] | None = None
 
     @property
     def is_list(self) -> bool:
@@ -86,23 +73,9 @@ class Arg(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return bool(self.number_attr or self.type_list_attr)
 
 
-class AttrDef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An attr that an op declares, with its type as OpDef spells it (`int`, `list(type)`).
+class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an OpDef message does not say of an op.
 
-    `default` is None where a node must carry the attr. A dtype is its name, a shape a tuple of
-    sizes (-1 where one is unknown) or "unknown", a list a tuple, an infinite float a string, a
-    tensor the text of its TensorProto.
-    """
-
-    name: str
-    type: str
-    default: AttrDefault = None
-
-
-class OpDef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """An op type.
-
-    `commutative` is what TensorFlow declares, which it does for few ops that are.
     `gradient` is the state of TensorFlow's registry: "registered"; "none", declared as not
     differentiable; "missing", where tf.gradients raises LookupError (function calls are missing
     too: they are differentiated through their body).
@@ -112,27 +85,40 @@ class OpDef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     ones. They count flat, and after a list of tensors none is named.
     """
 
-    name: str
-    inputs: tuple[Arg, ...] = ()
-    outputs: tuple[Arg, ...] = ()
-    attrs: tuple[AttrDef, ...] = ()
-    stateful: bool = False
-    commutative: bool = False
     gradient: Literal["registered", "none", "missing"] = "missing"
     known_to: Literal["both", "1", "2", "library"] = "both"
     keeps_shape: tuple[int, ...] = ()
     broadcasts: bool = False
 
 
+class OpDef(Measured, frozen=True):
+    """An op type. `commutative` is what TensorFlow declares, which it does for few ops that are.
+
+    `attrs` are the messages of its attrs. `defaults` has for each what it is where a node leaves it
+    out, as `as_json` gives it, but floats as the op takes them: None where a node must carry it.
+    """
+
+    name: str
+    inputs: tuple[Arg, ...] = ()
+    outputs: tuple[Arg, ...] = ()
+    attrs: tuple[OpDefProto.AttrDef, ...] = ()
+    defaults: dict[str, Any] = {}
+    stateful: bool = False
+    commutative: bool = False
+
+    def default(self, attr: str) -> AttrValue | None:
+        """Return the value of an attr where a node leaves it out, if it may."""
+        declared = (known for known in self.attrs if known.name == attr)
+        return next(
+            (attr.default_value for attr in declared if attr.HasField("default_value")), None
+        )
+
+
 class OpTable(msgspec.Struct, frozen=True):
-    """The shipped file: the TensorFlow versions it was made from, and their ops by name."""
+    """The TensorFlow versions that the ops are from, and what was measured of each op, by name."""
 
     tensorflow: tuple[str, str]
-    ops: tuple[OpDef, ...]
-
-
-_LINE = re.compile(rb'^\{"name":"([^"]+)".*\}(?=,?$)', re.MULTILINE)
-_OP = msgspec.json.Decoder(OpDef)
+    ops: dict[str, Measured]
 
 
 class FlatArg(msgspec.Struct, frozen=True, gc=False):
@@ -147,35 +133,34 @@ class FlatArg(msgspec.Struct, frozen=True, gc=False):
     is_ref: bool
 
 
-@cache
-def _data() -> bytes:
-    data = pkgutil.get_data("graphpatch", "data/opdefs.json")  # importlib.resources takes 12 ms
+def _data(name: str) -> bytes:
+    data = pkgutil.get_data("graphpatch", f"data/{name}")  # importlib.resources takes 12 ms
     assert data is not None, "graphpatch is installed without its table of ops"
     return data
 
 
 @cache
 def table() -> OpTable:
-    """Return the shipped table, read on first use."""
-    return decode(_data(), OpTable)
+    """Return what was measured of each op, read on first use."""
+    return decode(_data("opdefs.json"), OpTable)
 
 
 @cache
-def _lines() -> dict[str, tuple[int, int]]:
-    """Return where each op type lies in the file, which has one a line: a model has few of them."""
-    return {match[1].decode(): match.span() for match in _LINE.finditer(_data())}
+def _messages() -> dict[str, OpDefProto]:
+    """Return the OpDef message of each op, which TensorFlow registers."""
+    return {op.name: op for op in OpList.FromString(_data("opdefs.bin")).op}
 
 
 @lru_cache(maxsize=4096)
 def lookup(op_type: str) -> OpDef | None:
     """Return what this op type looks like, or None where neither TensorFlow registers it."""
-    place = _lines().get(op_type)
-    return None if place is None else _OP.decode(_data()[slice(*place)])
+    proto = _messages().get(op_type)
+    return None if proto is None else from_proto(proto, table().ops[op_type])
 
 
 def op_types() -> list[str]:
     """Return the name of every op type in the table, sorted."""
-    return list(_lines())
+    return list(table().ops)
 
 
 def newer_than_1_15(types: Iterable[str]) -> list[str]:
@@ -195,7 +180,7 @@ class FlatArgs(list[FlatArg]):
         return {self[place].name: place for place in reversed(range(len(self)))}
 
 
-def flatten(args: Iterable[Arg], attr: AttrReader) -> FlatArgs:
+def flatten(op: OpDef, args: Iterable[Arg], attr: AttrReader) -> FlatArgs:
     """Return the tensors that a node has for these args of its op type, in the order it has them.
 
     `attr` gives the node's value of an attr, or None where it has none; the op's default then
@@ -204,7 +189,7 @@ def flatten(args: Iterable[Arg], attr: AttrReader) -> FlatArgs:
     return FlatArgs(
         FlatArg(arg.name, index, dtype, arg.is_ref or ref)
         for arg in args
-        for index, (dtype, ref) in enumerate(_dtypes_of_arg(arg, attr))
+        for index, (dtype, ref) in enumerate(_dtypes_of_arg(op, arg, attr))
     )
 
 
@@ -218,26 +203,22 @@ def tensor_index(tensors: Sequence[FlatArg], name: str, index: int) -> int | Non
     return at if at < len(tensors) and tensors[at].name == name else None
 
 
-def _dtypes_of_arg(arg: Arg, attr: AttrReader) -> Sequence[tuple[str | None, bool]]:
+def _dtypes_of_arg(op: OpDef, arg: Arg, attr: AttrReader) -> Sequence[tuple[str | None, bool]]:
     """Return the dtype of each tensor of an arg, and whether that dtype itself is a reference."""
-    if arg.type_list_attr:
-        value = attr(arg.type_list_attr)
-        if value is None and arg.dtypes_default is not None:
-            return [(name, False) for name in arg.dtypes_default]
+    if key := arg.type_list_attr:
+        value = attr(key) or op.default(key)
         if value is None or value.WhichOneof("value") != "list":
-            raise _unknown_length(arg, arg.type_list_attr, value, "a list of dtypes")
+            raise _unknown_length(arg, key, value, "a list of dtypes")
         return [(DTYPE_NAMES.get(number), is_ref(number)) for number in value.list.type]
-    dtype: tuple[str | None, bool] = (arg.dtype or arg.dtype_default or None, False)
-    if not arg.dtype and (value := attr(arg.type_attr)) is not None:
+    dtype: tuple[str | None, bool] = (arg.dtype or None, False)
+    if not arg.dtype and (value := attr(arg.type_attr) or op.default(arg.type_attr)) is not None:
         dtype = DTYPE_NAMES.get(value.type), is_ref(value.type)
-    if not arg.number_attr:
+    if not (key := arg.number_attr):
         return [dtype]
-    value, count = attr(arg.number_attr), arg.number_default
-    if value is not None or count is None:
-        if value is None or value.WhichOneof("value") != "i" or value.i < 0:
-            raise _unknown_length(arg, arg.number_attr, value, "an int of 0 or more")
-        count = int(value.i)
-    return [dtype] * count
+    value = attr(key) or op.default(key)
+    if value is None or value.WhichOneof("value") != "i" or value.i < 0:
+        raise _unknown_length(arg, key, value, "an int of 0 or more")
+    return [dtype] * int(value.i)
 
 
 def _unknown_length(arg: Arg, attr: str, value: AttrValue | None, legal: str) -> ModelError:
@@ -248,30 +229,28 @@ def _unknown_length(arg: Arg, attr: str, value: AttrValue | None, legal: str) ->
     )
 
 
-def from_proto(proto: OpDefProto) -> OpDef:
-    """Return the op type that a message describes, as one of the graph's own library (a signature).
+OF_A_LIBRARY = Measured(known_to="library")
 
-    What a message does not hold (gradient, keeps_shape, broadcasts) is left at its default.
-    """
-    defaults = {
-        attr.name: _default_as_json(attr.default_value)
-        for attr in proto.attr
-        if attr.HasField("default_value")
-    }
+
+def from_proto(proto: OpDefProto, measured: Measured = OF_A_LIBRARY) -> OpDef:
+    """Return the op type that a message describes; by default one of a graph's own library."""
+    defaults = {}
+    for attr in proto.attr:
+        value = attr.default_value
+        defaults[attr.name] = value.f if value.WhichOneof("value") == "f" else as_json(value)
     return OpDef(
         proto.name,
-        inputs=tuple(_arg(arg, defaults) for arg in proto.input_arg),
-        outputs=tuple(_arg(arg, defaults) for arg in proto.output_arg),
-        attrs=tuple(AttrDef(attr.name, attr.type, defaults.get(attr.name)) for attr in proto.attr),
+        inputs=tuple(map(_arg, proto.input_arg)),
+        outputs=tuple(map(_arg, proto.output_arg)),
+        attrs=tuple(proto.attr),
+        defaults=defaults,
         stateful=proto.is_stateful,
         commutative=proto.is_commutative,
-        known_to="library",
+        **msgspec.structs.asdict(measured),
     )
 
 
-def _arg(proto: OpDefProto.ArgDef, defaults: dict[str, AttrDefault]) -> Arg:
-    dtype, number = defaults.get(proto.type_attr), defaults.get(proto.number_attr)
-    dtypes = defaults.get(proto.type_list_attr)
+def _arg(proto: OpDefProto.ArgDef) -> Arg:
     return Arg(
         proto.name,
         DTYPE_NAMES.get(proto.type, ""),
@@ -279,34 +258,35 @@ def _arg(proto: OpDefProto.ArgDef, defaults: dict[str, AttrDefault]) -> Arg:
         proto.number_attr,
         proto.type_list_attr,
         proto.is_ref or is_ref(proto.type),
-        dtype if isinstance(dtype, str) else "",
-        number if isinstance(number, int) else None,
-        tuple(map(str, dtypes)) if isinstance(dtypes, tuple) else None,
     )
 
 
-def _default_as_json(value: AttrValue) -> AttrDefault:
-    """Return an attr value as JSON can hold it; the docstring of AttrDef says how."""
+def as_json(value: AttrValue) -> Any:
+    """Return the value as JSON would have it: dtypes and functions by name, shapes as lists.
+
+    An unknown dimension is -1, an unknown rank None. Of a tensor only dtype and shape are told.
+    """
     kind = value.WhichOneof("value")
-    if kind is None:
-        return None
     if kind != "list":
-        return cast(AttrDefault, _plain_default(kind, getattr(value, kind)))
-    fields = value.list.ListFields()
-    return tuple(_plain_default(field.name, item) for field, items in fields for item in items)
+        return None if kind is None else _plain(kind, getattr(value, kind))
+    for field, items in value.list.ListFields():
+        return [_plain(field.name, item) for item in items]
+    return []
 
 
-def _plain_default(kind: str, value: Any) -> Any:
-    if kind == "s":
-        return str(value, "utf-8", "backslashreplace")
-    if kind == "type":
-        return DTYPE_NAMES.get(value, str(value))
-    if kind == "shape":
-        return "unknown" if value.unknown_rank else tuple(dim.size for dim in value.dim)
-    if kind in ("b", "i") or (kind == "f" and isfinite(value)):
-        return value
-    if kind in ("f", "placeholder"):
-        return str(value)
-    from google.protobuf.text_format import MessageToString
-
-    return MessageToString(value, as_one_line=True)
+def _plain(kind: str, value: Any) -> Any:
+    match kind:
+        case "s":
+            return value.decode(errors="backslashreplace")
+        case "type":
+            return DTYPE_NAMES.get(value, f"dtype {value}") + ("_ref" if value > 100 else "")
+        case "shape":
+            return None if value.unknown_rank else [dim.size for dim in value.dim]
+        case "func":
+            return value.name
+        case "tensor":
+            shape = _plain("shape", value.tensor_shape)
+            return {"tensor": _plain("type", value.dtype), "shape": shape}
+        case "f":  # a float32: show the shortest decimal that is that number
+            return float(f"{value:.7g}")
+    return value

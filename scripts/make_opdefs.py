@@ -1,4 +1,6 @@
-"""Make graphpatch/data/opdefs.json, the table of what TensorFlow's ops look like.
+"""Make graphpatch/data/opdefs.bin, what TensorFlow's ops look like, and what was measured of them.
+
+The first has their OpDef messages, graphpatch/data/opdefs.json the rest.
 
 Two steps, each under the TensorFlow that it describes:
 
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from shape_trials import measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     Row = dict[str, Any]
 
@@ -118,42 +120,45 @@ def describe_all() -> Row:
     return {"version": tf.__version__, "ops": rows}
 
 
-def opdef(row: Row, known_to: str) -> Any:
-    """A row as graphpatch.opdefs.OpDef."""
-    import msgspec
+# What is left out of the messages: nothing reads it.
+LEFT_OUT = {
+    "OpDef": "summary description deprecation control_output is_aggregate"
+    " allows_uninitialized_input is_distributed_communication",
+    "ArgDef": "description handle_data experimental_full_type",
+    "AttrDef": "description has_minimum minimum allowed_values",
+}
 
-    from graphpatch import opdefs
+
+def message(row: Row) -> Any:
+    """The OpDef message of a row, without what nothing reads."""
     from graphpatch.protos import OpDef
 
-    measured = dict(row, known_to=known_to, keeps_shape=tuple(row.get("keeps_shape", ())))
-    proto = OpDef.FromString(base64.b64decode(measured.pop("proto")))
-    return msgspec.structs.replace(opdefs.from_proto(proto), **measured)
+    op = OpDef.FromString(base64.b64decode(row["proto"]))
+    op.DiscardUnknownFields()
+    for part in (op, *op.input_arg, *op.output_arg, *op.attr):
+        for field in LEFT_OUT[part.DESCRIPTOR.name].split():
+            part.ClearField(field)
+    return op
 
 
-def line(op: Any) -> str:
-    """An op as JSON. Its args and attrs are arrays, cut where only defaults follow."""
+def merge(old: Row, new: Row) -> tuple[bytes, str]:
+    """The messages of all ops, and the table of what was measured of them, a line for each."""
     import msgspec
 
     from graphpatch import opdefs
+    from graphpatch.protos import OpList
 
-    row = msgspec.to_builtins(op)
-    for key, kind in (("inputs", opdefs.Arg), ("outputs", opdefs.Arg), ("attrs", opdefs.AttrDef)):
-        defaults = [field.default for field in msgspec.structs.fields(kind)]
-        for values in row.get(key, ()):
-            while repr(values[-1]) == repr(defaults[len(values) - 1]):  # 0 is not False
-                values.pop()
-    return msgspec.json.encode(row).decode()
-
-
-def merge(old: Row, new: Row) -> Iterator[str]:
-    """The lines of the table, one for each op."""
-    yield '{"tensorflow":' + json.dumps([old["version"], new["version"]]) + ',"ops":['
-    names = sorted({*old["ops"], *new["ops"]})
-    for name in names:
+    ops, lines = OpList(), []
+    for name in sorted({*old["ops"], *new["ops"]}):
         known_to = "1" if name not in new["ops"] else "both" if name in old["ops"] else "2"
-        op = opdef((old if known_to == "1" else new)["ops"][name], known_to)
-        yield line(op) + "," * (name != names[-1])
-    yield "]}"
+        row = (old if known_to == "1" else new)["ops"][name]
+        ops.op.append(message(row))
+        measured = {key: value for key, value in row.items() if key != "proto"}
+        own = msgspec.convert({**measured, "known_to": known_to}, opdefs.Measured)
+        lines.append(json.dumps(name) + ":" + msgspec.json.encode(own).decode())
+    versions = json.dumps([old["version"], new["version"]])
+    table = '{"tensorflow":' + versions + ',"ops":{\n' + ",\n".join(lines) + "\n}}\n"
+    return ops.SerializeToString(deterministic=True), table
 
 
 def main() -> None:
@@ -161,15 +166,16 @@ def main() -> None:
     step = parser.add_mutually_exclusive_group(required=True)
     step.add_argument("--dump", type=Path, help="write what this TensorFlow knows to a file")
     step.add_argument("--merge", type=Path, help="merge such a file with what this one knows")
-    parser.add_argument("--output", type=Path, default=TABLE, help="where --merge writes")
+    parser.add_argument("--output", type=Path, default=TABLE, help="where --merge writes the table")
     args = parser.parse_args()
     found = describe_all()
     if args.dump:
         args.dump.write_text(json.dumps(found))
         return
     sys.path.insert(0, str(ROOT))
-    lines = merge(json.loads(args.merge.read_text()), found)
-    args.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    messages, table = merge(json.loads(args.merge.read_text()), found)
+    args.output.with_suffix(".bin").write_bytes(messages)
+    args.output.write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

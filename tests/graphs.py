@@ -57,7 +57,9 @@ def node(name: str, op: str, *inputs: str, device: str = "", **attrs: Any) -> No
     """A NodeDef; dtypes that it must have and that are not given are float32 (None: left out)."""
     known = opdefs.lookup(op)
     needed = (
-        [a.name for a in known.attrs if a.type == "type" and a.default is None] if known else []
+        [a.name for a in known.attrs if a.type == "type" and known.defaults[a.name] is None]
+        if known
+        else []
     )
     given = {**dict.fromkeys(needed, "float32"), **attrs}
     found = {key: attr(value) for key, value in given.items() if value is not None}

@@ -71,8 +71,7 @@ class OpShapes(NamedTuple):
         value, op = self.node.attr(key), self.node.opdef
         if value is not None:
             return attrs.as_json(value)
-        defaults = {} if op is None else {attr.name: attr.default for attr in op.attrs}
-        return defaults.get(key)
+        return None if op is None else op.defaults.get(key)
 
 
 def sizes_in_words(sizes: Sizes) -> str:

@@ -78,13 +78,12 @@ def op_output(op_type: str, inputs: Sequence[Any], attrs: Attrs) -> Any:
         known = ", ".join(sorted(_PLAIN | _KERNELS))
         raise FormulaError(f"numpy has no {op_type}; there is: {known}")
     definition = op_def(op_type)
-    defaults = {attr.name: attr.default for attr in definition.attrs}
     texts = {k: v.decode() if isinstance(v, bytes) else v for k, v in attrs.items()}
     try:
         if op_type in _PLAIN:
             result = _PLAIN[op_type](*inputs)
         else:
-            result = _KERNELS[op_type](*inputs, {**defaults, **texts})
+            result = _KERNELS[op_type](*inputs, {**definition.defaults, **texts})
     except (ValueError, IndexError) as error:  # shapes that do not fit
         raise FormulaError(f"{op_type}: {error}") from None
     if isinstance(result, list):

@@ -60,13 +60,17 @@ class OpCall(msgspec.Struct):
     def op(self, op_type: str, *inputs: Value, shape: BroadcastShape | None = None) -> Value:
         """Return an op with those attrs of this one that its op type has, dtypes left out."""
         attrs: dict[str, AttrValue] = {}
-        for attr in op_def(op_type).attrs:
-            value = self.attrs.get(attr.name, attr.default)
-            value = tuple(value) if isinstance(value, list | tuple) else value
-            if attr.type == "type" or value in (None, attr.default, ()):
+        definition = op_def(op_type)
+        for attr in definition.attrs:
+            default = definition.defaults[attr.name]
+            value = self.attrs.get(attr.name, default)
+            value = list(value) if isinstance(value, tuple) else value
+            if attr.type == "type" or value in (None, default, []):
                 continue  # a node may leave its defaults out
-            if isinstance(value, str | bytes | tuple | bool | int | float):
-                attrs[attr.name] = value.encode() if isinstance(value, str) else value
+            if isinstance(value, str):
+                attrs[attr.name] = value.encode()
+            elif isinstance(value, bytes | list | bool | int | float):
+                attrs[attr.name] = tuple(value) if isinstance(value, list) else value
         return op(op_type, *inputs, shape=shape, **attrs)
 
     def summed(self, place: int, value: Value) -> Value:
@@ -298,7 +302,7 @@ def _lrn(at: OpCall, place: int, dy: Value) -> Value:
     that nothing is left for the third input.
     """
     g, x, _ = at.xs
-    defaults = {attr.name: attr.default for attr in op_def("LRNGrad").attrs}
+    defaults = op_def("LRNGrad").defaults
     bias, alpha, beta = (
         float(str(at.attrs.get(name, defaults[name]))) for name in ("bias", "alpha", "beta")
     )

@@ -12,6 +12,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.node import Node
 from graphpatch.graph.wire import BYTES, VARINT, Span, fields, message, piece_bytes, read_varint
 from graphpatch.opdefs import DTYPE_NAMES
+from graphpatch.opdefs import as_json as as_json
 from graphpatch.protos import AttrValue, NameAttrList, TensorProto, TensorShapeProto
 
 # The attr in which TensorFlow looks for the name of an op's gradient before the op type's own.
@@ -19,37 +20,6 @@ OVERRIDE = "_gradient_op_type"
 OUTPUT_SHAPES = "_output_shapes"
 
 DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items() if number < 100}
-
-
-def as_json(value: AttrValue) -> Any:
-    """Return the value as JSON would have it: dtypes and functions by name, shapes as lists.
-
-    An unknown dimension is -1, an unknown rank None. Of a tensor only dtype and shape are told.
-    """
-    kind = value.WhichOneof("value")
-    if kind != "list":
-        return None if kind is None else _plain(kind, getattr(value, kind))
-    for field, items in value.list.ListFields():
-        return [_plain(field.name, item) for item in items]
-    return []
-
-
-def _plain(kind: str, value: Any) -> Any:
-    match kind:
-        case "s":
-            return value.decode(errors="backslashreplace")
-        case "type":
-            return DTYPE_NAMES.get(value, f"dtype {value}") + ("_ref" if value > 100 else "")
-        case "shape":
-            return None if value.unknown_rank else [dim.size for dim in value.dim]
-        case "func":
-            return value.name
-        case "tensor":
-            shape = _plain("shape", value.tensor_shape)
-            return {"tensor": _plain("type", value.dtype), "shape": shape}
-        case "f":  # a float32: show the shortest decimal that is that number
-            return float(f"{value:.7g}")
-    return value
 
 
 def dtype(name: str) -> AttrValue:

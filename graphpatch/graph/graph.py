@@ -376,14 +376,15 @@ def _refuse_long_lists(graph: Graph) -> None:
     total = 0
     for body in graph.bodies:
         for op in set(body.heads.ops):
-            opdef = body.library.opdef(op)
-            args = (*opdef.inputs, *opdef.outputs) if opdef is not None else ()
-            keys = {arg.number_attr: arg.number_default or 0 for arg in args if arg.number_attr}
+            if (opdef := body.library.opdef(op)) is None:
+                continue
+            numbers = [arg.number_attr for arg in (*opdef.inputs, *opdef.outputs)]
+            keys = dict.fromkeys(filter(None, numbers))
             for index in body.by_type[op] if keys else ():
                 node = Node(body, index)
-                for key, default in keys.items():
-                    value = node.attr(key)
-                    count = default if value is None else value.i
+                for key in keys:
+                    value = node.attr(key) or opdef.default(key)
+                    count = 0 if value is None else value.i
                     total += max(0, count - len(node.inputs))
                     if total > MOST_LISTED:
                         raise ModelError(

@@ -532,7 +532,7 @@ class Node(NamedTuple):
         if opdef is None or (self.index, which) in body.tensors:
             return body.tensors.get((self.index, which))
         try:
-            tensors = opdefs.flatten(getattr(opdef, which), self.attrs().get)
+            tensors = opdefs.flatten(opdef, getattr(opdef, which), self.attrs().get)
         except ModelError as error:
             raise ModelError(f"{self}: {error}") from error
         if len(tensors) >= MANY:

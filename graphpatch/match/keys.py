@@ -138,8 +138,7 @@ def attr_value_of(node: Node, key: str) -> Any:
     value = node.attr(key)
     if value is not None:
         return attrs.as_json(value)
-    declared = () if node.opdef is None else node.opdef.attrs
-    return next((attr.default for attr in declared if attr.name == key), None)
+    return None if node.opdef is None else node.opdef.defaults.get(key)
 
 
 def _equal(actual: Any, wanted: Any) -> bool:

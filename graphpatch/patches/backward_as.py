@@ -37,7 +37,8 @@ from graphpatch.shown import short
 @cache
 def random_ops() -> frozenset[str]:
     """Return the op types that give other numbers on each run: stateful, by a seed or generator."""
-    return frozenset(op.name for op in opdefs.table().ops if op.stateful and _is_random(op))
+    known = filter(None, map(opdefs.lookup, opdefs.op_types()))
+    return frozenset(op.name for op in known if op.stateful and _is_random(op))
 
 
 def _is_random(op: opdefs.OpDef) -> bool:

@@ -34,7 +34,7 @@ NUMBERED = re.compile(r"\bx(\d*)\b")
 def signature(node: Node) -> Signature:
     """Return the op as formulas see it: inputs x0, x1, ..., outputs y0, ..., and the attrs."""
     inputs, outputs, op = node.arguments or [], node.outputs or [], node.opdef
-    defaults = {} if op is None else {attr.name: attr.default for attr in op.attrs}
+    defaults = {} if op is None else op.defaults
     values = {key: attrs.as_json(value) for key, value in node.attrs().items()}
     same_shape = op is not None and len(inputs) == len(outputs) == 1 and 0 in op.keeps_shape
     return Signature.of(
