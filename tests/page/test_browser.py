@@ -339,7 +339,7 @@ def test_values_of_a_run_are_bars_and_pictures(show: Show) -> None:
     lines = {names.index(name): both for name, both in sizes.items()}
     run = {
         "note": "run: by hand",
-        "sizes": {"lines": lines, "least": 1e-3, "most": 1.0},
+        "sizes": {"lines": lines, "least": 1e-3, "most": 1.0, "tiny": 1e-12},
         "sources": [
             {"name": "image:0", "pictures": pictures("image:0", image, answers)},
             {"name": "w:0", "pictures": pictures("w:0", None, [(1, np.arange(64.0), "")])},
@@ -364,6 +364,11 @@ def test_values_of_a_run_are_bars_and_pictures(show: Show) -> None:
     assert bars["classifier/BiasAdd"][1][0] < 10
     assert bars["dense/relu"][1:] == [[], ["NaN", "0"]]
     assert bars["image"][2] == ["inf"]
+    lefts = "[...document.querySelectorAll('.row .bars')].map(bar => bar.getBoundingClientRect().x)"
+    assert len(set(opened.page.evaluate(lefts))) == 1  # also beside "full -> changed"
+    assert (
+        opened.page.get_attribute(".largest", "title") == "under 1e-12 of the largest counts as 0"
+    )
     heats = opened.page.locator("#pictures svg.heat")
     assert [heats.nth(n).get_attribute("viewBox") for n in (0, 1)] == ["0 0 8 8"] * 2
     # The one pixel that has a gradient is where it was, in the darkest ink; all others have none.
@@ -447,3 +452,18 @@ def test_no_text_of_a_row_is_cut_or_hidden_beside_the_panel(show: Show, width: i
     assert heights == [row["text"] for row in rows]  # all of a text is seen, and nothing is empty
     assert [a["box"][1] for a in rows[:-1]] == [b["box"][0] for b in rows[1:]]
     assert opened.selected()
+
+
+def test_a_reason_beside_the_panel_leaves_room_for_the_name(show: Show) -> None:
+    """In deep scopes the name was a column of single letters."""
+    array = "n:Const(dtype=int32) h:TensorArrayV3(n,dtype=float32) f:TensorArrayWriteV3(h,n,x,h:1)"
+    scope = "outer/middle/inner/TensorArrayStack"
+    name = f"{scope}/the_name_of_what_it_reads"
+    read = f"{name}:TensorArrayReadV3(h,n,f,dtype=float32) {scope}/relu:Relu({name})"
+    text = f"x:Placeholder {array} {read} y:AddV2({name},{scope}/relu)"
+    opened = show(graphpatch.view(GraphDef(node=net(text)), sources="x", targets="y"), 880)
+    opened.press("b")
+    heights = opened.page.evaluate("""['.type', '.name'].map(part =>
+      document.querySelector(`.row[aria-selected=true] ${part}`).offsetHeight)""")
+    assert "the_name_of_what_it_reads" in opened.selected()
+    assert heights == [18, 18]

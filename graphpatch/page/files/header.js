@@ -166,7 +166,7 @@ class Header {
       button.replaceWith(...others.flatMap(link => [", ", link]));
       this.view.show();
     });
-    return [first, button];
+    return [first, " ", button];
   }
 
   lineOf({ op, body: name }) {

@@ -109,6 +109,7 @@ class List {
     const flows = [Flow.FULL, Flow.CHANGED, Flow.ZERO, Flow.NONE, Flow.BLOCKED, Flow.ERROR];
     const legend = make("span", "symbols", ...flows.map(drawSymbol));
     const largest = view.sizes ? make("span", "largest", "largest |gradient|") : "";
+    if (largest) largest.title = `under ${view.sizes.tiny} of the largest counts as 0`;
     byId("heads").replaceChildren(
       ...cells, make("span", "", "op"), make("span", "grow"), legend, largest);
   }
@@ -155,7 +156,7 @@ class List {
     if (fold.isOpen) return;
     const { rules, isEnd } = contentsBelow(lines);
     text.append(...this.badges(rules), isEnd ? make("span", "why", "a gradient ends inside") : "");
-    text.append(make("span", "grow"), fold.isGroup ? "" : this.flow(lines));
+    text.append(make("span", "grow"), fold.isGroup ? "" : this.flow(lines), this.bars());
   }
 
   fillLine(element, text, row) {
@@ -170,13 +171,14 @@ class List {
     if (line.end) text.append(make("span", "end", line.end));
     text.append(make("span", "tensor", line.tensor));
     if (why) text.append(make("span", "why", why));
-    text.append(make("span", "grow"));
-    if (view.sizes) {
-      const { sizes } = line;
-      const noBars = make("span", "bars none-run");
-      text.append(sizes ? drawBars(sizes, view.sizes, view.sides()) : noBars);
-    }
-    text.append(this.flow([line]));
+    text.append(make("span", "grow"), this.flow([line]), this.bars(line.sizes));
+  }
+
+  // The size of the gradient, or the room for it; nothing where it was not run.
+  bars(sizes) {
+    const { view } = this;
+    if (!view.sizes) return "";
+    return sizes ? drawBars(sizes, view.sizes, view.sides()) : make("span", "bars none-run");
   }
 
   arrow(element, isOpen) {
