@@ -159,6 +159,8 @@ def tensorflow_is_imported_in_runtime_and_there_in_functions(path: Path) -> None
             if name.partition(".")[0] in {"tensorflow", "keras", "tf_keras"}:
                 assert room_of(path) == "runtime", ast.unparse(node)
                 assert later or checking, ast.unparse(node)
+            if name == "tensorflow" and path.name not in {"__init__.py", "graph_run.py"}:
+                pytest.fail(f"from graphpatch.runtime import tf; found {ast.unparse(node)}")
 
 
 # Calls of TensorFlow that one module makes for all others.

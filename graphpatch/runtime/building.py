@@ -32,6 +32,7 @@ from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import every_match
 from graphpatch.patches.placement import refuse_hidden, refuse_shadowed
 from graphpatch.rules import Rule, RulesLike, rules_of
+from graphpatch.runtime import tf
 from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import model_of
 from graphpatch.runtime.live import graph_of_op, graphs_around, keyed, put_into, rules_of_live
@@ -55,8 +56,6 @@ def listening(listener: Callable[[Any], None]) -> Iterator[None]:
 
     Raises GraphpatchError where this TensorFlow has no such place.
     """
-    import tensorflow as tf
-
     entry = threading.get_ident(), listener
     with _HOOK_LOCK:
         original: Any = getattr(tf.Graph, CREATE_OP, None)
@@ -191,8 +190,6 @@ def _refuse_defun(live: Any, node: Node) -> None:
 
 def _refuse_late(live: Any, node: Node) -> None:
     """Raise PatchError for an op to which a key comes too late."""
-    import tensorflow as tf
-
     _refuse_defun(live, node)
     current = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if hasattr(live, "outer_graph") and live not in graphs_around(current):

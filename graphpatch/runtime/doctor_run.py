@@ -19,6 +19,7 @@ from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import BOUNDARIES, BRANCHES, CALLS, CASES, ENDS, ENTERS, IFS, LOOPS
 from graphpatch.graph.walk import reached
 from graphpatch.opdefs import HANDLES
+from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import (
     GraphRun,
     ops_before,
@@ -231,8 +232,6 @@ class _Search(SessionModel):
 
     def _not_finite(self, tensors: Mapping[str, Any]) -> set[str]:
         """Return the names of the tensors that hold NaN or infinity, found where they are."""
-        import tensorflow as tf
-
         with self.graph.as_default(), tf.control_dependencies(None):
             tests = {n: tf.reduce_all(tf.math.is_finite(t)).name for n, t in tensors.items()}
         values, reasons = self.run(list(tests.values()), False)
@@ -369,8 +368,6 @@ class _Search(SessionModel):
 
         Of branches it is the one that is taken, of a loop one body for each step.
         """
-        import tensorflow as tf
-
         if not self._calls_functions(op):
             return None
         count = len(self.graph.get_operations())

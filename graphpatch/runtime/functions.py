@@ -18,6 +18,7 @@ from graphpatch.gradients.spec import (
     LibraryGradient,
     parse_gradient,
 )
+from graphpatch.runtime import tf
 from graphpatch.runtime.gradient_functions import (
     GradientFunction,
     as_list,
@@ -46,7 +47,7 @@ def unconverted(function: Decorated) -> Decorated:
 
     @functools.wraps(function)
     def called(*args: Any, **keywords: Any) -> Any:
-        tf = require_tensorflow(f"{function.__name__} works on graphs of")
+        require_tensorflow(f"{function.__name__} works on graphs of")
         args = tuple(map(_as_asked, args))
         return tf.autograph.experimental.do_not_convert(function)(*args, **keywords)
 
@@ -55,8 +56,6 @@ def unconverted(function: Decorated) -> Decorated:
 
 
 def _as_asked(argument: Any) -> Any:
-    import tensorflow as tf
-
     autograph = tf.__internal__.autograph
     context = autograph.control_status_ctx()
     if context.status.name != "ENABLED" or not inspect.isroutine(argument):
@@ -214,7 +213,6 @@ def _filtered(
 
     `parameters` are those of the formula that are tensors, to which nothing flows.
     """
-    import tensorflow as tf
 
     def on_tensor(value: Any) -> Any:
         tensor = carrying(function, value, complex_too)
@@ -296,8 +294,6 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
 
     @unconverted
     def computed_as(f: Callable[..., Any], *x: Any) -> Any:
-        import tensorflow as tf
-
         inputs = [as_tensor("override_gradient", tensor) for tensor in x]
         if not any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in inputs):
             dtypes = ", ".join(tensor.dtype.name for tensor in inputs) or "no tensors"
@@ -443,8 +439,6 @@ def _two_functions(function: str, noisy: Any, clean: Any) -> Any:
     """Return the first of two values, with the gradient of the second."""
 
     def on_tensors(forward: Any, backward: Any) -> Any:
-        import tensorflow as tf
-
         forward = carrying(function, forward, complex_too=True)
         backward = carrying(function, backward, complex_too=True)
         if backward.dtype.is_complex and not forward.dtype.is_complex:
@@ -470,8 +464,6 @@ def _two_functions(function: str, noisy: Any, clean: Any) -> Any:
 
 def _broadcasts(shape: Any, whole: Any) -> bool:
     """Return whether a shape broadcasts to another, as far as both are known."""
-    import tensorflow as tf
-
     try:
         return bool(tf.broadcast_static_shape(shape, whole).is_compatible_with(whole))
     except ValueError:
@@ -486,8 +478,6 @@ def with_gradient(
     Nothing flows back to what the values are computed from. The outputs of the op that `gradient`
     sees, which has `more`, carry the same gradient: second derivatives pass through them, too.
     """
-    import tensorflow as tf
-
     count, outputs = len(values), list[Any]()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -532,8 +522,6 @@ def checked_gradient(gradient: Any, tensor: Any) -> Any:
 
     Raises ValueError where dtype or shape are not those of the tensor.
     """
-    import tensorflow as tf
-
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient
     dx = tf.convert_to_tensor(gradient, dtype_hint=tensor.dtype)
@@ -554,8 +542,6 @@ def as_tensor(function: str, value: Any, hint: Any = None) -> Any:
     Raises TypeError for a symbolic tensor of Keras, for which there are layers, and for one that is
     ragged or sparse.
     """
-    import tensorflow as tf
-
     if type(value).__name__ == "KerasTensor":
         legacy = type(value).__module__.partition(".")[0] == "tf_keras"
         layers = "graphpatch.tf_keras" if legacy else "graphpatch.keras"
@@ -596,8 +582,6 @@ def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
     TensorFlow raises ValueError or InvalidArgumentError where the values of several are in other
     places.
     """
-    import tensorflow as tf
-
     if isinstance(tensors[0], tf.RaggedTensor):
         return tf.ragged.map_flat_values(change, *tensors)
     if isinstance(tensors[0], tf.SparseTensor):
@@ -606,8 +590,6 @@ def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    import tensorflow as tf
-
     composite = isinstance(value, tf.RaggedTensor | tf.SparseTensor)
     return type(value).__name__ if composite else DENSE
 
@@ -626,8 +608,6 @@ def fitting(function: str, name: str, value: Any, tensor: Any) -> Any:
     Nothing flows back to it. Raises TypeError where it is not a real number, ValueError where its
     shape does not broadcast to that of the tensor.
     """
-    import tensorflow as tf
-
     parameter = as_tensor(function, value, tensor.dtype.real_dtype)
     if not (parameter.dtype.is_floating or parameter.dtype.is_integer):
         raise TypeError(f"{function}: {name} is {parameter.dtype.name}; it must be a real number")
@@ -644,8 +624,6 @@ def _called(f: Callable[..., Any], *x: Any) -> tuple[Any, list[Any]]:
 
     Left out are those that `f`, a layer of Keras, freezes: TensorFlow is not told of it.
     """
-    import tensorflow as tf
-
     with tf.GradientTape() as tape:
         y = f(*x)
     frozen = {id(_handle(variable)) for variable in getattr(f, "non_trainable_variables", ())}

@@ -40,6 +40,7 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DIFFERENTIABLE, tensor_index
 from graphpatch.patches import function_carrier
 from graphpatch.protos import FunctionDef, GraphDef, NodeDef
+from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import first_line, require_tensorflow
 from graphpatch.runtime.imported import exported_graph, rename_calls, spliced
 from graphpatch.runtime.tf_gradients import gradients
@@ -74,8 +75,6 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
     """
 
     def gradient(op: Any, dy: Any) -> list[Any]:
-        import tensorflow as tf
-
         inputs = [tf.identity(tensor) for tensor in op.inputs]
         output, value = op.outputs[0], formula_value(formula, inputs, op)
         if not (value.shape.is_fully_defined() and value.shape == output.shape):
@@ -158,8 +157,6 @@ def formula_gradients(
 
 def _tensor_named(name: str, graph: Any) -> Any:
     """Return the tensor that a formula reads by name, of a graph or of those around it."""
-    import tensorflow as tf
-
     around: Any = graph
     while around is not None:
         with contextlib.suppress(KeyError, ValueError):
@@ -174,8 +171,6 @@ def _tensor_named(name: str, graph: Any) -> Any:
 
 def tensorflow_output(op_type: str, inputs: list[Any], attrs: dict[str, Any]) -> Any:
     """Return what TensorFlow computes of one op of a formula."""
-    import tensorflow as tf
-
     if op_type == "Const":
         value = attrs["value"]
         return tf.constant(
@@ -214,8 +209,6 @@ def dtypes_of(tensors: Iterable[Any]) -> tuple[str, ...]:
 
 def dense(output: Any, dy: Any) -> Any:
     """Return an upstream gradient as a dense tensor, zeros for None."""
-    import tensorflow as tf
-
     return tf.zeros_like(output) if dy is None else tf.convert_to_tensor(dy)
 
 
@@ -262,8 +255,6 @@ def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientF
         return as_list(function(op, *upstream))
 
     def passed(layers: Sequence[Layer], tensors: Sequence[Any], flowing: list[Any]) -> list[Any]:
-        import tensorflow as tf
-
         for place, key in layers:
             for number, (tensor, dy) in enumerate(zip(tensors, flowing, strict=True)):
                 is_meant = place in (None, number) and dy is not None
@@ -334,8 +325,6 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     fetched = [as_in_main(body.ret[name]) for name in flowing]
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
-        import tensorflow as tf
-
         read = [
             op.outputs[int(name[1:])] if name.startswith("y") else tensor
             for tensor, name in zip(op.inputs, body.arguments, strict=False)
@@ -382,7 +371,7 @@ def trace(path: str, op: OpDtypes) -> TracedGradient:
     inputs, or uses a tensor or variable from outside.
     """
     function = gradient_at(path)
-    tf = require_tensorflow('{"python": ...} is traced by', RulesError)
+    require_tensorflow('{"python": ...} is traced by', RulesError)
     dtypes = {f"x{place}": dtype for place, dtype in enumerate(op.inputs)}
     for kind in ("y", "dy"):
         dtypes |= {f"{kind}{place}": dtype for place, dtype in enumerate(op.outputs)}
@@ -445,7 +434,6 @@ class StandIn:
 
         Raises ValueError where the op has none of this name.
         """
-        import tensorflow as tf
         from tensorflow.python.framework import op_def_registry
 
         known = op_def_registry.get(self.traced.type)

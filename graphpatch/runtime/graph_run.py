@@ -32,6 +32,7 @@ from graphpatch.graph.op_types import (
 )
 from graphpatch.graph.walk import reached
 from graphpatch.opdefs import HANDLES
+from graphpatch.runtime import tf
 from graphpatch.runtime.values import GUESSES, Guess, Values, seeded_value
 
 OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
@@ -41,16 +42,15 @@ Ran = tuple[dict[str, Any], dict[str, str]]
 
 def require_tensorflow(
     what: str, kind: type[GraphpatchError] = GraphpatchError, hint: str = ""
-) -> Any:
-    """Return TensorFlow. Raises this kind of error where it is not there: `what` needs it."""
+) -> None:
+    """Import TensorFlow. Raises this kind of error where it is not there: `what` needs it."""
     try:
         with _first_lines_kept_back():
-            import tensorflow as tf
+            import tensorflow  # noqa: F401
     except ModuleNotFoundError as error:
         raise kind(
             f"{what} TensorFlow, which is not installed here: pip install tensorflow{hint}"
         ) from error
-    return tf
 
 
 @contextlib.contextmanager
@@ -84,8 +84,6 @@ def run_op_by_op(graph_def: Any) -> None:
     A Session optimises the function of a PartitionedCall by the `config_proto` of that op, whatever
     its own settings are.
     """
-    import tensorflow as tf
-
     bodies = graph_def.node, *(function.node_def for function in graph_def.library.function)
     for node in (node for nodes in bodies for node in nodes if node.op in CALLS):
         config = tf.compat.v1.ConfigProto.FromString(node.attr["config_proto"].s)
@@ -97,8 +95,6 @@ def run_op_by_op(graph_def: Any) -> None:
 
 def without_grappler(config: Any) -> None:
     """Have this ConfigProto run graphs op by op."""
-    import tensorflow as tf
-
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
 
@@ -147,8 +143,6 @@ class GraphRun:
     @cached_property
     def restored(self) -> dict[str, Any]:
         """The values of variables by the name of their op, as far as the checkpoint has them."""
-        import tensorflow as tf
-
         if self.prefix is None:
             return {}
         values, reader = dict[str, Any](), tf.train.load_checkpoint(self.prefix)
@@ -166,8 +160,6 @@ class GraphRun:
 
         An initialiser that reads other variables finds their seeded values: no order counts.
         """
-        import tensorflow as tf
-
         values, initial = dict[str, Any](), dict[str, str]()
         for op in variables_of(self.graph):
             dtype, shape = op.get_attr("dtype"), tf.TensorShape(op.get_attr("shape"))
@@ -229,8 +221,6 @@ class GraphRun:
         `optimise`, as Sessions do by default; else op by op, as the graph says. C++ has no gradient
         of a call in a called function; Grappler inlines such calls, so what needs it is optimised.
         """
-        import tensorflow as tf
-
         wanted = {self.names.get(name, name): name for name in fetches}
         feeds = {self.names.get(name, name): value for name, value in self.feeds.items()}
         values, reasons = dict[str, Any](), dict[str, str]()
@@ -253,8 +243,6 @@ class GraphRun:
     @cached_property
     def _assigns(self) -> dict[str, tuple[Any, Any]]:
         """For each variable a placeholder that we add, and the op that assigns it."""
-        import tensorflow as tf
-
         assigns = dict[str, tuple[Any, Any]]()
         with self.graph.as_default(), tf.control_dependencies(None):
             for op in variables_of(self.graph):
@@ -267,8 +255,6 @@ class GraphRun:
         return assigns
 
     def _session(self, optimise: bool) -> Any:
-        import tensorflow as tf
-
         config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
         config.operation_timeout_in_ms = self.limit
         if not optimise:
@@ -407,8 +393,6 @@ def fill_tables(graph: Any, session: Any) -> None:
     Other tables stay empty, and so do those whose entries TensorFlow refuses; it names them where
     they are read.
     """
-    import tensorflow as tf
-
     for op in graph.get_operations():
         if op.type in FILLS_TABLES:
             entries = ops_before([*op.control_inputs, *(read.op for read in op.inputs[1:])])

@@ -20,6 +20,7 @@ from graphpatch.formats.load import opened
 from graphpatch.formats.model import TOO_LARGE, as_bytes, as_message, is_too_large
 from graphpatch.graph.graph import ModelGraph, graph_of
 from graphpatch.graph.wire import Piece
+from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import first_line
 
 
@@ -29,8 +30,6 @@ def bare_meta(pieces: list[Piece]) -> Any:
     Savers, signatures and other collections are left out: an import would build what they name.
     Raises ModelError where it is larger than protobuf's 2 GB.
     """
-    import tensorflow as tf
-
     meta = as_message(tf.compat.v1.MetaGraphDef, pieces)
     for key in set(meta.collection_def) - set(CONTEXTS):
         del meta.collection_def[key]
@@ -46,8 +45,6 @@ def imported(
 
     Raises ModelError where TensorFlow does not take it, in its words.
     """
-    import tensorflow as tf
-
     if prepare is not None:
         prepare(meta.graph_def)
     with tf.Graph().as_default() as graph:
@@ -72,8 +69,6 @@ def exported_graph(graph: Any) -> ModelGraph:
 
     TensorFlow 1.15 does not know all of those that later versions write.
     """
-    import tensorflow as tf
-
     graph_def = graph.as_graph_def()
     meta = tf.compat.v1.train.export_meta_graph(
         graph_def=graph_def, graph=graph, strip_default_attrs=True
@@ -88,8 +83,6 @@ def spliced(
 
     `given` has tensors of the current graph in the place of the GraphDef's own, by name.
     """
-    import tensorflow as tf
-
     tensors = tf.graph_util.import_graph_def(
         graph_def, input_map=dict(inputs), return_elements=list(asked), name=scope
     )
@@ -111,8 +104,6 @@ def import_here(meta: Any, path: str = "", **options: Any) -> Any:
     `options` are those of `import_meta_graph`. Raises ModelError, in TensorFlow's words, where it
     does not import the model of this path.
     """
-    import tensorflow as tf
-
     with _importing(path):
         return tf.compat.v1.train.import_meta_graph(meta, **options)
 
@@ -125,8 +116,6 @@ def _importing(path: str = "") -> AbstractContextManager[None]:
 @contextmanager
 def refused_as(kind: type[GraphpatchError], what: str) -> Iterator[None]:
     """Raise this kind of error, in TensorFlow's words, where TensorFlow does not take a graph."""
-    import tensorflow as tf
-
     try:
         yield
     except (ValueError, TypeError, LookupError, AssertionError, tf.errors.OpError) as error:
@@ -140,8 +129,6 @@ def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
     them; a GraphDef where the graph has none. Values of variables are not in a graph, so they are
     not in the model. Raises ModelError where the graph is larger than protobuf's 2 GB.
     """
-    import tensorflow as tf
-
     with _limited(label), graph.as_default():  # an eager program has no other way to export
         # Shapes are noted: they tell which constructions are right.
         meta = tf.compat.v1.train.export_meta_graph()
@@ -157,8 +144,6 @@ def graph_def_of(graph: Any) -> bytes:
 @contextmanager
 def _limited(label: str) -> Iterator[None]:
     """Tell protobuf's limit where it is met."""
-    import tensorflow as tf
-
     try:
         yield
     except (ValueError, tf.errors.InvalidArgumentError, EncodeError, DecodeError) as error:
@@ -170,8 +155,6 @@ def _limited(label: str) -> Iterator[None]:
 
 def tensorflow_class(name: str) -> Any:
     """Return TensorFlow's class of this message, the only one that it takes."""
-    import tensorflow as tf
-
     return getattr(tf.compat.v1, name)
 
 

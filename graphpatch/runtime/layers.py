@@ -37,6 +37,7 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import op_of, parse
 from graphpatch.opdefs import DTYPE_NAMES
 from graphpatch.rules import Rule
+from graphpatch.runtime import tf
 from graphpatch.runtime.functions import (
     as_tensor,
     backward_as,
@@ -134,7 +135,6 @@ class GradientFilter(UnchangedLayer):
 
     def call(self, inputs: Any) -> Any:
         """Return the inputs, with the filtered gradient."""
-        import tensorflow as tf
 
         def filtered(x: Any) -> Any:
             if not self._weights_of:
@@ -362,8 +362,6 @@ class PatchedModel(UnchangedLayer):
     @unconverted
     def _ordered(self, inputs: Any) -> list[Any]:
         """Return the tensors that are given, in the order of `inputs` and of the graph's dtypes."""
-        import tensorflow as tf
-
         values = list(inputs) if isinstance(inputs, list | tuple | dict) else [inputs]
         by_name = (
             inputs if isinstance(inputs, dict) else dict(zip(self.inputs, values, strict=False))
@@ -415,8 +413,6 @@ def for_tensorflow() -> dict[str, type]:
 
     Raises ImportError where Keras 3 runs on another backend than TensorFlow.
     """
-    import tensorflow as tf
-
     return _classes_for(tf.keras.layers.Layer)
 
 
@@ -457,8 +453,6 @@ def graph_function(
     output needs a placeholder that is not among the inputs, or the graph holds what a function
     cannot: variables or tables.
     """
-    import tensorflow as tf
-
     graph = model.graphs[0]
     export = Export(tuple(inputs), tuple(outputs))
     signature = {tensor.tensor: tensor for tensor in exported(graph, export, True).inputs}
@@ -516,8 +510,6 @@ def _wrapped(
     change: Callable[[list[Any]], list[Any]] = list,
 ) -> Any:
     """Return the concrete function from placeholders of a GraphDef to its tensors `results`."""
-    import tensorflow as tf
-
     # TensorFlow keeps the functions of all that runs eagerly in one library, and refuses a name
     # with another definition: that of the original beside the patched one, for example.
     suffix, library = f"_layer_{next(_NUMBERS)}", graph_def.library
@@ -546,8 +538,6 @@ def _differentiated_in_a_graph(
     `build` puts what the function computes into the current graph. The gradient, which is built
     once it is asked for, computes that again; its own gradient is one in the same way.
     """
-    import tensorflow as tf
-
     outputs = forward.outputs
     places = [n for n, y in enumerate(outputs) if y.dtype.is_floating or y.dtype.is_complex]
 

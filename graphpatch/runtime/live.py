@@ -61,6 +61,7 @@ from graphpatch.patches.surrogate import StraightThrough, SurrogateGradient
 from graphpatch.patches.target import Target, is_source, known_inputs, known_outputs
 from graphpatch.protos import NodeDef
 from graphpatch.rules import Rule
+from graphpatch.runtime import tf
 from graphpatch.runtime.gradient_functions import gradient_of
 from graphpatch.runtime.imported import graph_def_of, spliced
 from graphpatch.runtime.register import register
@@ -388,8 +389,6 @@ def rules_of_live(live: Any) -> LiveRules:
 
     What TensorFlow traces functions in while it executes eagerly is nobody's graph.
     """
-    import tensorflow as tf
-
     around = list(graphs_around(live))
     with tf.init_scope():
         is_eager = tf.executing_eagerly()
@@ -430,8 +429,6 @@ def put_into(live: Any, main: Body, keys: Iterable[str]) -> None:
 
 def _live_op(live: Any, node: Node) -> Any:
     """Return the op that a node is, made where it is not there, which reads what the node does."""
-    import tensorflow as tf
-
     names = [full_tensor_name(text) for text in node.data_inputs]
     tensors = {name: live.get_tensor_by_name(name) for name in names}
     try:
@@ -451,8 +448,6 @@ def _live_op(live: Any, node: Node) -> Any:
 
 def _set_attrs(op: Any, node: Node) -> None:
     """Give an op the key of its gradient, and what is on record of the change, as a node has it."""
-    import tensorflow as tf
-
     written = node.attrs()
     for key in WRITTEN_ATTRS:
         if key in written:

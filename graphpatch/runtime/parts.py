@@ -18,14 +18,13 @@ from graphpatch.errors import CutError, tensor_name, tensor_names
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.graph import Progress, graph_of
 from graphpatch.graph.op_types import BOUNDARIES
+from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import first_line, require_tensorflow
 from graphpatch.runtime.imported import exported_graph, imported_graph
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newer
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     Named: TypeAlias = str | tf.Tensor | tf.Variable
 
 
@@ -49,8 +48,6 @@ def jacobians(graph: Any, of: Sequence[str], by: Sequence[str]) -> dict[tuple[st
     One gradient is taken for all elements at once (tf.vectorized_map); where TensorFlow cannot
     do that for an op, one after the other. Raises CutError where a shape is not known.
     """
-    import tensorflow as tf
-
     shapes = {name: _shape_run(graph.get_tensor_by_name(name)) for name in (*of, *by)}
     xs = [graph.get_tensor_by_name(name) for name in by]
     blocks = {}
@@ -77,8 +74,6 @@ def jacobians(graph: Any, of: Sequence[str], by: Sequence[str]) -> dict[tuple[st
 
 
 def _shape_run(tensor: Any) -> tuple[int, ...]:
-    import tensorflow as tf
-
     is_handle = tensor.dtype == tf.resource
     shape = tf.TensorShape(tensor.op.get_attr("shape")) if is_handle else tensor.shape
     if not shape.is_fully_defined():
@@ -196,8 +191,6 @@ def _gradients_or_raise(
     graph: Any, of: Sequence[str], by: Sequence[str], flowing: list[Any] | None
 ) -> dict[str, Any]:
     """Return the gradients at tensors that are held fixed against each other."""
-    import tensorflow as tf
-
     ys, xs = ([graph.get_tensor_by_name(name) for name in some] for some in (of, by))
     gradients_by_name = {}
     for name, dx in zip(by, gradients(ys, xs, flowing, apart=True), strict=True):
@@ -214,7 +207,6 @@ def _gradients_or_raise(
 def _checked_gradients(graph: Any, paths: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
     """Return the gradients at `wrt`, which fail where they are not those of the whole."""
     import numpy as np
-    import tensorflow as tf
 
     whole = _gradients_or_raise(graph, [paths.loss], paths.wrt, None)
     checked = {}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphpatch.application import Result, apply, reported_rules
 from graphpatch.control_flow.stored import CONTEXTS
@@ -22,15 +22,13 @@ from graphpatch.graph.check import BUILT
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.walk import reached
 from graphpatch.rules import Rule, RulesLike, rules_of
+from graphpatch.runtime import tf
 from graphpatch.runtime.functions import unconverted
 from graphpatch.runtime.imported import bare_meta, imported, model_of
 from graphpatch.runtime.live import NoKeyError, keyed, put_into, rules_of_live
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.values import full_tensor_name
 from graphpatch.shown import plural, short
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 DEEPEST_OBJECT = 4  # an object in a collection, what it holds, and what that holds
 
@@ -95,8 +93,6 @@ class PatchedGraph:
         It carries the new gradient. Raises TypeError for what is not a tensor, ValueError for one
         of another graph, KeyError for a name that is not there.
         """
-        import tensorflow as tf
-
         name = self._name(old, tf.Tensor, "a tensor or its name")
         return self.graph.get_tensor_by_name(full_tensor_name(name))
 
@@ -107,8 +103,6 @@ class PatchedGraph:
         computes the value is called `NAME/forward`. Raises TypeError for what is not an operation,
         ValueError for one of another graph, KeyError for a name that is not there.
         """
-        import tensorflow as tf
-
         name = self._name(old, tf.Operation, "an operation or its name")
         return self.graph.get_operation_by_name(name)
 
@@ -117,8 +111,6 @@ class PatchedGraph:
 
         Raises TypeError for what is not a variable, ValueError for one of another graph.
         """
-        import tensorflow as tf
-
         return self._made_again(self._checked(old, tf.Variable, "a variable"))
 
     def of(self, old: Any) -> Any:
@@ -129,8 +121,6 @@ class PatchedGraph:
         anything else, ValueError for what is of another graph, KeyError for a name that is not
         there.
         """
-        import tensorflow as tf
-
         return tf.nest.map_structure(self._counterpart, old)
 
     def restore(self, old_session: Any, new_session: Any) -> list[str]:
@@ -141,8 +131,6 @@ class PatchedGraph:
         what tables, queues, iterators and random ops hold. Raises ValueError where a Session is of
         another graph.
         """
-        import tensorflow as tf
-
         if old_session.graph is not self.old or new_session.graph is not self.graph:
             raise ValueError("expected a Session of the old graph, then one of the patched graph")
         collected = {
@@ -187,8 +175,6 @@ class PatchedGraph:
         return new if is_dict else _with_fields(old, new)
 
     def _counterpart(self, old: Any) -> Any:
-        import tensorflow as tf
-
         if old is None:  # a gradient that TensorFlow does not have
             return None
         if isinstance(old, str | tf.Tensor | tf.Operation):
@@ -204,7 +190,6 @@ class PatchedGraph:
 
     def _made_again(self, old: Any) -> Any:
         """Return an object made again from its message in the new graph, each once."""
-        import tensorflow as tf
         from tensorflow.python.framework import ops
 
         if self.in_place:
@@ -249,15 +234,11 @@ def _is_assignment(old: Any) -> bool:
 
     It passes for a variable, is in UPDATE_OPS of nets with batch norm, and assigns when it is read.
     """
-    import tensorflow as tf
-
     return isinstance(old, tf.Variable) and old.initializer is None
 
 
 def _is_of_graph(old: Any) -> bool:
     """Return whether a value is of a graph: tensors, operations, variables, what messages hold."""
-    import tensorflow as tf
-
     kinds = tf.Tensor, tf.Operation, tf.Variable, tf.SparseTensor, tf.IndexedSlices, tf.RaggedTensor
     return isinstance(old, kinds) or (hasattr(old, "to_proto") and hasattr(type(old), "from_proto"))
 
@@ -416,8 +397,6 @@ def patch_graph(
 
 
 def _graph(graph: Any) -> Any:
-    import tensorflow as tf
-
     if graph is None:
         if tf.executing_eagerly():
             raise GraphpatchError(

@@ -25,6 +25,7 @@ from graphpatch.graph.functions import HINTS, LOC, located
 from graphpatch.graph.node import COLOCATION
 from graphpatch.graph.walk import reached
 from graphpatch.graph.wire import Source
+from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import import_here, refused_as
 from graphpatch.runtime.register import meta_graph
@@ -63,7 +64,7 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
         >>> model = graphpatch.apply("rules.json", "training.meta").model
         >>> graphpatch.rebuild_gradients(model).save("patched.meta")
     """
-    tf = require_tensorflow("gradients are built by", PatchError)
+    require_tensorflow("gradients are built by", PatchError)
     model = model_from("model", model)
     if model.container not in {GRAPH, META} or model.export is not None:
         raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
@@ -106,8 +107,6 @@ def _rebuild(graph: Any, section: GradientSection) -> Iterator[tuple[str, str]]:
 
     Yields each op that made an old gradient, with the one that makes the new gradient.
     """
-    import tensorflow as tf
-
     scopes = map(GRADIENT_SCOPE.match, [op.name for op in graph.get_operations()])
     built_gradients = gradients(
         _tensors(graph, section.losses),
@@ -135,8 +134,6 @@ def _rebuild(graph: Any, section: GradientSection) -> Iterator[tuple[str, str]]:
 
 def _check_gradient(built: BuiltGradient, gradient: Any, section: GradientSection) -> None:
     """Raise PatchError where nothing flows, or the optimizer cannot take what flows."""
-    import tensorflow as tf
-
     loss = ", ".join(section.losses)
     if gradient is None:
         raise PatchError(

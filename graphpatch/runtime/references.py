@@ -20,6 +20,7 @@ from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
 from graphpatch.recipe_notes import activations_of
+from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import GraphRun, placeholders, require_tensorflow
 from graphpatch.runtime.register import import_model
 from graphpatch.runtime.values import fed_values
@@ -78,7 +79,7 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
     and all in functions. Raises GraphpatchError where a placeholder is missing, or nothing
     could be measured.
     """
-    tf = require_tensorflow("references are measured by")
+    require_tensorflow("references are measured by")
     loaded = model_from("model", model)
     graph_read = graph_with_tags(loaded, "")
     ops, skipped = _measurable_activations(graph_read)

@@ -22,6 +22,7 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.walk import tensor_named
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import op_of
+from graphpatch.runtime import tf
 from graphpatch.runtime.gradient_functions import (
     GradientFunction,
     function_gradient,
@@ -83,8 +84,8 @@ def register_lone_keys(graph: ModelGraph) -> set[str]:
 
 def register(key: str, gradient: Callable[[], Callable[..., Any] | None]) -> bool:
     """Register the gradient of a key once, if it has one of ours; return whether it has."""
-    tf = require_tensorflow("gradients are registered with")
     if key not in _DONE:
+        require_tensorflow("gradients are registered with")
         function = gradient()
         if function is None:
             return False
@@ -155,7 +156,7 @@ def import_model(
         >>> dx.shape
         TensorShape([1, 4, 4, 1])
     """
-    tf = require_tensorflow("import_model fills a graph of")
+    require_tensorflow("import_model fills a graph of")
     if tf.executing_eagerly():
         raise GraphpatchError(
             "import_model fills a graph, and TensorFlow executes eagerly: call it in "
@@ -169,8 +170,6 @@ def import_model(
 
 def _tensors_for(input_map: Mapping[str, Any], model: Model, tags: str) -> dict[str, Any]:
     """Return the tensors that stand for the model's own. Raises ModelError for a foreign name."""
-    import tensorflow as tf
-
     tensors, main = {}, graph_with_tags(model, tags).main
     for text, value in input_map.items():
         tensor = tensor_named(main, text)
@@ -186,8 +185,6 @@ def meta_graph(model: Model, tags: str = "") -> Any:
 
     Raises what `import_model` does.
     """
-    import tensorflow as tf
-
     meta = model.meta_graph_def(tags)
     graph = graph_with_tags(model, tags)
     register_lone_keys(graph)

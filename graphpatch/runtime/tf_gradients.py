@@ -11,6 +11,7 @@ from typing import Any
 
 from graphpatch import opdefs
 from graphpatch.names import OpKey
+from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import first_line, require_tensorflow
 
 
@@ -42,8 +43,6 @@ def gradients(
     `upstream` is what arrives at `ys`: ones by default. With `apart`, nothing flows through one of
     `xs` to another. `options` are others of `tf.compat.v1.gradients`.
     """
-    import tensorflow as tf
-
     more = {"colocate_gradients_with_ops": True, **options}  # as tf.gradients does
     stopped = list(xs) if apart else None
     return list(tf.compat.v1.gradients(ys, xs, upstream, stop_gradients=stopped, **more))
@@ -57,8 +56,6 @@ def gradients_or_raised(
     It is None where none flows. With `dense`, a sparse one is made a tensor. Raises RaisedError for
     whatever a gradient function raises.
     """
-    import tensorflow as tf
-
     with y.graph.as_default():
         try:
             dxs = gradients([y], xs, None if upstream is None else [upstream])
@@ -72,8 +69,6 @@ def seeded_upstream(tensor: Any) -> Any:
 
     Of ones the gradient is that of the sum, which for a softmax is constant.
     """
-    import tensorflow as tf
-
     if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
         return tf.zeros_like(tensor)
     seed = [0, zlib.crc32(tensor.name.encode()) & 0x7FFFFFFF]
@@ -124,7 +119,8 @@ def recorded() -> Iterator[set[OpKey]]:
 @contextmanager
 def control_flow(is_v2: bool) -> Iterator[None]:
     """Import and differentiate with control flow v2, or as after disable_control_flow_v2()."""
-    tf1 = require_tensorflow("gradients are run by").compat.v1
+    require_tensorflow("gradients are run by")
+    tf1 = tf.compat.v1
     switches = {True: tf1.enable_control_flow_v2, False: tf1.disable_control_flow_v2}
     before = tf1.control_flow_v2_enabled()
     switches[is_v2]()

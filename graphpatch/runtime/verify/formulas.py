@@ -38,6 +38,7 @@ from graphpatch.match.spec import WHOLE
 from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.patches import KINDS
 from graphpatch.patches.target import signature
+from graphpatch.runtime import tf
 from graphpatch.runtime.gradient_functions import surrogate_gradient, tensorflow_output
 from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.tf_gradients import gradients, seeded_upstream
@@ -150,8 +151,6 @@ class StoredGradient:
 
     def build(self, running: SessionModel) -> None:
         """Take the gradients of the place in TensorFlow's graph."""
-        import tensorflow as tf
-
         graph = running.graph
         known = [full_tensor_name(text) for text in (*self.reads, *self.gives)]
         if len(running.there(known)) < len(known):

@@ -31,6 +31,7 @@ from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.names import OpKey
+from graphpatch.runtime import tf
 
 if TYPE_CHECKING:  # they import numpy
     from graphpatch.runtime.tf_gradients import GradientAnswer
@@ -235,7 +236,7 @@ class Worker:
         """
         from graphpatch.runtime.graph_run import require_tensorflow
 
-        tf = require_tensorflow("models are run by", hint=WITHOUT_RUN)
+        require_tensorflow("models are run by", hint=WITHOUT_RUN)
         if not control_flow_v2:
             tf.compat.v1.disable_control_flow_v2()
         with tf.Graph().as_default(), tf.compat.v1.Session():

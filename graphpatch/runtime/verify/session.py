@@ -34,6 +34,7 @@ from graphpatch.graph.op_types import CALLS, IFS, PARSERS, PIPELINES, SWITCHES, 
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import OpKey, fresh, op_of
 from graphpatch.opdefs import HANDLES
+from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import (
     ASSIGNED,
     ENDLESS,
@@ -201,8 +202,6 @@ class SessionModel(GraphRun):
 
         In a branch that is not taken there is no gradient.
         """
-        import tensorflow as tf
-
         y, xs = self.tensor(target), list(map(self.tensor, sources))
         with self.graph.as_default(), recorded() as asked:
             try:
@@ -316,8 +315,6 @@ class LoadedModel(SessionModel):
     """
 
     def __init__(self, model: Model, graph: ModelGraph) -> None:
-        import tensorflow as tf
-
         if not tf.executing_eagerly():
             raise ModelError("TensorFlow does not execute eagerly, which a TF2 SavedModel needs")
         self._folder = tempfile.TemporaryDirectory()
@@ -341,8 +338,6 @@ class LoadedModel(SessionModel):
 
     def built(self, optimise: bool) -> dict[str, Any]:
         """Return a new tf.Graph of calls of its signatures, with the names of their tensors."""
-        import tensorflow as tf
-
         tf1 = tf.compat.v1
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimise})
         inputs, outputs, variables = dict[str, Any](), dict[str, Any](), dict[str, Any]()
