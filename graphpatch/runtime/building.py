@@ -27,7 +27,7 @@ from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import MAIN, Node
 from graphpatch.match import glob
-from graphpatch.match.conditions import holds
+from graphpatch.match.conditions import conditions
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import every_match
 from graphpatch.patches.placement import refuse_hidden, refuse_shadowed
@@ -104,7 +104,8 @@ class RuleOnNewOps:
 
     def __post_init__(self) -> None:
         match = self.rule.match
-        self.result, self.holds = RuleResult(self.rule.author.rule), holds(match)
+        self.result = RuleResult(self.rule.author.rule)
+        self.conditions = [test for key, test in conditions(match).items() if key != "op"]
         self.is_alone = all(part.given().keys() <= ALONE for part in every_match(match))
         self.is_type = glob.one_of(glob.texts(match.op or "**"))
 
@@ -160,6 +161,13 @@ def _named(live: Any, graph: ModelGraph) -> ModelGraph:
     """Return a graph taken from a live one, its body called as `body` in a match calls that."""
     graph.main.label = getattr(live, "name", None) or MAIN  # the name of a function
     return graph
+
+
+def _put_into(live: Any, graph: ModelGraph) -> None:
+    """Do to a live graph what rules did to the graph that was taken from it."""
+    if graph.main.edited:
+        put_into(live, graph.main)
+        rules_of_live(live).sign(live, Node(graph.main, min(graph.main.edited)).name)
 
 
 def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
@@ -241,11 +249,12 @@ class Building:
             return
         alone = _named(op.graph, graph_of_op(op))
         node = Node(alone.main, 0)
-        for rule in rules:
-            if rule.holds(alone.main)(node):
-                self._number(op.graph, alone)
+        meant = [rule for rule in rules if all(test.holds(node) for test in rule.conditions)]
+        if meant:
+            self._number(op.graph, alone)
+            for rule in meant:
                 rule.take(alone, op.graph, MatchedOps([node]))
-        self._put_into(op.graph, alone, [rule.result for rule in rules])
+            _put_into(op.graph, alone)
 
     def finish(self) -> None:
         """Check how often rules matched, and apply those that waited; `building` calls it.
@@ -262,18 +271,12 @@ class Building:
                 rule.take_all(graph, live, self.made[live])
         results = [rule.finish(self.made) for rule in self.rules]
         for live, graph in graphs.items():
-            self._put_into(live, graph, results)
+            _put_into(live, graph)
         self.made.clear()
         self.report = report_of(results, [note for result in results for note in result.notes])
 
     def _number(self, live: Any, graph: ModelGraph) -> None:
         rules_of_live(live).number(graph, [rule.rule.applied for rule in self.rules])
-
-    def _put_into(self, live: Any, graph: ModelGraph, results: Iterable[RuleResult]) -> None:
-        """Do to a live graph what rules did to the graph that was taken from it."""
-        if graph.main.edited:
-            put_into(live, graph.main, [key for result in results for key in result.session])
-            rules_of_live(live).sign(live, Node(graph.main, min(graph.main.edited)).name)
 
     def _may_hide(self, live: Any) -> bool:
         """Return whether ops were made with which tf.custom_gradient leads past others."""

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 import graphpatch
-from graphpatch.differentiation.flow import carries, gradient_type, is_registered
+from graphpatch.differentiation.flow import carries, gradient_type, is_registered, override_key
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import FormulaError, PatchError
@@ -411,19 +411,19 @@ def graph_of_op(op: Any) -> ModelGraph:
     return graph_of(encoded(NODE, op.node_def.SerializeToString()))
 
 
-def put_into(live: Any, main: Body, keys: Iterable[str]) -> None:
-    """Let the ops of a live graph be as rules edited those of its body, `keys` being registered.
+def put_into(live: Any, main: Body) -> None:
+    """Let the ops of a live graph be as rules edited those of its body, their keys registered.
 
     Ops that rules added are made, each op reads what its node does, and has its key and record.
     """
     nodes = [Node(main, index) for index in sorted(main.edited)]
-    for key in keys:
+    for key in filter(None, map(override_key, nodes)):
         register(key, partial(gradient_of, key, allow_python=True))
     for node in sorted(nodes, key=lambda node: not provenance.is_added(node)):
         op = _live_op(live, node)
         with live._mutation_lock():  # no Session runs meanwhile
             _set_attrs(op, node)
-        if node.attr(attrs.OVERRIDE) is not None:
+        if override_key(node) is not None:
             op._gradient_function = None  # of a call; TensorFlow would look at no key
 
 

@@ -420,7 +420,7 @@ def _patched_in_place(rules: Sequence[Rule], model: Model, graph: Any) -> Result
         raise NoKeyError("the graph is finalized, so no gradient can be built in it any more")
     result = apply([keyed(rule, bodies=False) for rule in rules], model)
     patched = result.model.graphs[0]
-    put_into(graph, patched.main, result.report["consumer"]["session"])
+    put_into(graph, patched.main)
     rules_of_live(graph).read(patched, graph)
     return result
 
