@@ -109,7 +109,8 @@ def same_bytes(a: Piece, b: Piece) -> bool:
 
 def _differences(before: Node, after: Node, old: Payload, new: Payload) -> list[str]:
     """Return each difference of two NodeDefs in a line, without what rules wrote down."""
-    changes, is_large = list[str](), bool(old.large or new.large)
+    changes: list[str] = []
+    is_large = bool(old.large or new.large)
     if not is_large and are_attrs_left(old.small, new.small, NAME):
         return changes
     if before.op != after.op:

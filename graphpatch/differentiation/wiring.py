@@ -85,13 +85,13 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return self.body.heads.names[index] if index >= 0 else self.argument_names[-1 - index]
 
     def _inputs(self, index: int) -> list[Tensor]:
-        by_name, tensors = self.body.by_name, list[Tensor]()
-        for text in self.body.heads.inputs[index] if index >= 0 else ():
-            if text[:1] == "^":
-                continue
-            producer = None if ":" in text else by_name.get(text)
-            tensors.append(self.tensor(text) if producer is None else (producer, 0))
-        return tensors
+        by_name, texts = self.body.by_name, self.body.heads.inputs[index] if index >= 0 else ()
+        # Most inputs are spelled as an op's name: no call for them.
+        return [
+            (by_name[text], 0) if ":" not in text and text in by_name else self.tensor(text)
+            for text in texts
+            if text[:1] != "^"
+        ]
 
     def tensor(self, text: str) -> Tensor:
         """Return the tensor that an input spells."""

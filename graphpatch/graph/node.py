@@ -349,7 +349,8 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         rest = behind_head(payload.small)
         if PROVENANCE not in rest and COLOCATED not in rest and rest[:1] not in HEAD:
             return rest
-        source, parts, at = Source(rest), list[bytes](), 0
+        source, at = Source(rest), 0
+        parts: list[bytes] = []
         while at + 1 < len(rest) and rest[at] & 7 == BYTES:  # as all fields of a NodeDef are
             value, end = entry(source, at)
             if rest[at] not in HEAD and not rest.startswith((RECORD, COLOCATED), value):

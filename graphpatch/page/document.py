@@ -512,7 +512,8 @@ def _inputs(side: BodySide, head: int) -> list[int | str | list[int | str]]:
 
     Of what is not in view, the names; control inputs come last.
     """
-    read, line_of = list[int | str | list[int | str]](), side.line_of
+    read: list[int | str | list[int | str]] = []
+    line_of = side.line_of
     texts = side.body.heads.inputs[head] if head >= 0 else ()
     controls = [one_line(text) for text in texts if text[:1] == "^"]
     texts = [text for text in texts if text[:1] != "^"] if controls else texts

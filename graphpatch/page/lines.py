@@ -136,7 +136,8 @@ class BodySide:
         tensors_of, inputs_of = wiring.tensors, wiring.inputs
         for row, nodes in self.nodes.items():
             arrives, raises = NONE, False
-            self.edges[row] = reads = dict[int, int]()
+            reads: dict[int, int] = {}
+            self.edges[row] = reads
             outside: tuple[int, int] | None = None  # the first node and slot that reads a line
             for index in nodes:
                 tensors, comes = tensors_of(index), FULL

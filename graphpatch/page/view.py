@@ -286,7 +286,7 @@ def _refuse_unrelated(model: Model, patched: Model) -> None:
         raise ModelError(
             f"{model.path} carries rules and {patched.path} none: the original comes first"
         )
-    names = {name for graph in model.graphs for name in graph.main.by_name}
+    names = set[str]().union(*(graph.main.by_name for graph in model.graphs))
     shared = set[str]().union(*(graph.main.by_name.keys() & names for graph in patched.graphs))
     if len(shared) < len(names) / 2:
         raise ModelError(
