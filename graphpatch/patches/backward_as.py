@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 from graphpatch import names, opdefs
@@ -34,14 +34,11 @@ from graphpatch.patches.target import Target, known_outputs
 from graphpatch.shown import short
 
 
-@cache
-def random_ops() -> frozenset[str]:
-    """Return the op types that give other numbers on each run: stateful, by a seed or generator."""
-    known = filter(None, map(opdefs.lookup, opdefs.op_types()))
-    return frozenset(op.name for op in known if op.stateful and _is_random(op))
-
-
-def _is_random(op: opdefs.OpDef) -> bool:
+def is_random(op_type: str) -> bool:
+    """Return whether such ops give other numbers on each run: stateful, by a seed or generator."""
+    op = opdefs.lookup(op_type)
+    if op is None or not op.stateful:
+        return False
     numbers = [arg for arg in op.outputs if arg.dtype not in NO_NUMBERS and not arg.is_ref]
     has_seed = any(attr.name == "seed" for attr in op.attrs)
     takes_generator = any(arg.name == "resource" for arg in op.inputs)
@@ -58,7 +55,7 @@ def noise_notes(nodes: Sequence[Node], at_inputs: bool = False) -> Iterator[str]
         by_body.setdefault(node.body.label, []).append(node)
     where = "at" if at_inputs else "behind"
     for body, in_body in ((group[0].body, group) for group in by_body.values()):
-        sources = [index for op in random_ops() for index in body.by_type.get(op, ())]
+        sources = [index for op in filter(is_random, body.by_type) for index in body.by_type[op]]
         noise = _behind(body, sources)
         for index in sources:
             noise[index] = 1
