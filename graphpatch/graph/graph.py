@@ -362,7 +362,8 @@ def _open_function(graph: Graph, function: Field) -> str:
     if name in graph.functions:
         raise ModelError(f"two functions are named {name!r}")
     library.signatures[name] = opdefs.from_proto(signature)
-    body = Body(name, library, source, heads, dict(rest.ret), signature, others)
+    returned = dict(sorted(rest.ret.items()))  # a map of protobuf has another order in each process
+    body = Body(name, library, source, heads, returned, signature, others)
     body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
     graph.functions[name] = body
     return name

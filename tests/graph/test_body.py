@@ -47,6 +47,13 @@ def test_nodes_are_those_of_the_file_in_its_order(body: Body) -> None:
     assert body.by_name["done"] == 9
 
 
+def test_outputs_of_functions_have_one_order_in_every_process() -> None:
+    inner = function("f", ["a"], [], {f"out{number}": "a" for number in range(99)})
+    body = graphs.opened(graphdef(functions=[inner])).functions["f"]
+    assert list(body.ret) == sorted(body.ret)
+    assert body.returned["a"] == sorted(body.ret)
+
+
 def test_a_name_that_is_not_there_gets_the_nearest(body: Body) -> None:
     with pytest.raises(ModelError, match="no op 'rleu' in main; nearest: relu"):
         body.node("rleu")
