@@ -252,7 +252,7 @@ class MatchedGraph(NamedTuple):
 
     graph: ModelGraph
     matched: MatchedOps
-    targets: list[Target]
+    targets: Sequence[Target]
 
 
 def apply_rule(rule: Rule, graphs: Sequence[ModelGraph]) -> RuleResult:
@@ -295,11 +295,12 @@ def matched_graph(rule: Rule, graph: ModelGraph, matched: MatchedOps) -> Matched
     """Return what the patch of a rule goes to for what it matched in a graph."""
     if not rule.as_one:
         return MatchedGraph(graph, matched, list(map(Target.of, patched_ops(rule, matched))))
-    targets = []
+    targets = list[Target]()
     for match in matched.kept:
-        targets.append(target_of_match(match.nodes, match.inputs, match.tensors))
+        target = target_of_match(match.nodes, match.inputs, match.tensors)
         if match.orders:
-            refuse_ambiguous(rule.patch.formulas(targets[-1]), targets[-1], match.orders)
+            refuse_ambiguous(rule.patch.formulas(target), target, match.orders)
+        targets.append(target)
     return MatchedGraph(graph, matched, targets)
 
 

@@ -63,7 +63,7 @@ class SidePatch(Patch):
         """At one input it means that tensor, else it treats all alike."""
         side, place = parsed(self.at)
         is_one = side == "input" and place is not None
-        return ["dy" if n == place else None for n in range(len(target.named))] if is_one else "dy"
+        return ["dy" if n == place else None for n in range(len(target.places))] if is_one else "dy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _before(target: Target, place: int, arg: FlatArg, editor: Editor, op: str, s
     One that a match reads in several places comes through one op, so that what flows back from all
     of them passes it together.
     """
-    node, slot = (target.last, place) if target.slots is None else target.slots[place]
+    node, slot = target.places[place]
     text = node.inputs[slot]
     if producer := node.body.producer(text):
         if node.op in BRANCHES and (producer.op in FIXED or _starts_loop(producer)):

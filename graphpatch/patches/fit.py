@@ -122,7 +122,7 @@ def check_on_match(gradient: LibraryGradient, target: Target) -> None:
             f'meant all the same, write it as {{"formula": "{gradient.formula.texts[0]}"}}'
         )
     _check_centre(gradient, target)
-    asked = [place for place, arg in enumerate(target.args) if carries(arg)]
+    asked = [place for place, arg in enumerate(target.inputs) if carries(arg)]
     if entry.ops and len(asked) != 1:
         raise PatchError(
             f"{entry.name} is for one input; {target.reading()}; take constants into the pattern "

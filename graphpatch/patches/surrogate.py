@@ -39,7 +39,7 @@ from graphpatch.patches.placement import (
     check_together,
     in_control_flow,
 )
-from graphpatch.patches.target import Target, dtypes_of, keeps_shape, signature
+from graphpatch.patches.target import MatchTarget, Target, dtypes_of, keeps_shape, signature
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone. It follows from the ops that a function is spelled with, several for some,
@@ -205,14 +205,15 @@ class StraightThrough(Patch):
         """Return which of the tensors that a target reads is meant."""
         if isinstance(self.input, int):
             return self.input
-        if target.captures.get(self.input) in target.named:
-            return target.named.index(target.captures[self.input])
-        if target.is_match:
+        if not isinstance(target, MatchTarget):
+            raise PatchError(
+                f'straight_through: {self.input!r} is a name of a pattern, for "on": "match"; of '
+                f"one op give the number of the input"
+            )
+        tensor = target.captures.get(self.input)
+        if tensor not in target.named:
             raise PatchError(f"{target} has no input {self.input!r}; {target.reading()}")
-        raise PatchError(
-            f'straight_through: {self.input!r} is a name of a pattern, for "on": "match"; of '
-            f"one op give the number of the input"
-        )
+        return target.named.index(tensor)
 
     def rewrite(self, target: Target, editor: Editor) -> None:
         """Let a target count as the identity of its input."""

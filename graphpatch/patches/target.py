@@ -1,7 +1,8 @@
 """What a patch is for: one op, or the ops of a match that count as one op.
 
 Both are a `Target`: ops, the last of which gives the outputs, and the tensors that they read from
-outside, which formulas call x0, x1, ... Most targets are one op with all that it reads.
+outside, which formulas call x0, x1, ... Most targets are one op with all that it reads; a
+`MatchTarget` reads what its pattern leaves outside.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -53,65 +54,48 @@ def windows_of(nodes: Iterable[Node]) -> Mapping[str, object]:
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Ops of one body that a patch treats as one op; `last` gives its outputs.
+    """Ops of one body that a patch treats as one op; `last` gives the outputs.
 
-    Of a match, `slots` are the places where it reads from outside, one for each tensor (an op, and
-    which of its inputs), `args` what these tensors are, `named` what they were called when the
-    match was found, and `captures` what the pattern calls some of them. `opened` says of each op
-    inside that is read outside by whom, as what flows back from there does not come through the
-    target, and whether more than gradients read it that were built before. `more` are tensors that
-    a formula reads by name, with their dtypes, behind the others.
+    It is one op, with all that it reads; further `nodes` get their gradient through it alone. A
+    `MatchTarget` has ops that read one another. `more` are tensors that a formula reads by name,
+    with their dtypes, behind the others.
     """
 
     nodes: tuple[Node, ...]
     last: Node
-    slots: tuple[tuple[Node, int], ...] | None = None
-    args: tuple[FlatArg, ...] = ()
-    named: tuple[str, ...] = ()
-    captures: Mapping[str, str] = msgspec.field(default_factory=dict)
-    opened: tuple[tuple[str, bool], ...] = ()
     more: tuple[tuple[str, str], ...] = ()
+
+    is_match: ClassVar[bool] = False
 
     @classmethod
     def of(cls, node: Node) -> Target:
         """Return one op as a target."""
-        return cls((node,), node)
-
-    @property
-    def is_match(self) -> bool:
-        """Return whether it is a match as one op."""
-        return self.slots is not None
+        return Target((node,), node)
 
     @property
     def places(self) -> Sequence[tuple[Node, int]]:
         """Return the op and the input by which each tensor is read."""
-        if self.slots is not None:
-            return self.slots
         return [(self.last, slot) for slot in range(len(self.last.data_inputs))]
 
     @property
     def inputs(self) -> Sequence[FlatArg]:
         """Return what the tensors are that it reads; PatchError where that is not known."""
-        return self.args if self.is_match else known_inputs(self.last)
+        return known_inputs(self.last)
 
     @property
     def outputs(self) -> list[FlatArg]:
         """Return its outputs; PatchError where the op type is not known."""
         return known_outputs(self.last)
 
-    def one_output(self, kind: str) -> FlatArg:
-        """Return its output; PatchError where it has several, with which the patch cannot do."""
-        if len(self.outputs) != 1:
-            raise PatchError(f"{self.last} has {len(self.outputs)} outputs; {kind} needs one")
-        return self.outputs[0]
+    @property
+    def opened(self) -> Sequence[tuple[str, bool]]:
+        """Return which ops inside are read outside, and whether by more than old gradients."""
+        return ()
 
     @property
     def reads(self) -> list[str]:
         """Return the tensors from outside as they are spelled now, whatever was patched before."""
-        return [
-            *(node.inputs[slot] for node, slot in self.places),
-            *(text for text, _ in self.more),
-        ]
+        return [node.inputs[slot] for node, slot in self.places] + [text for text, _ in self.more]
 
     @property
     def noted(self) -> Sequence[str]:
@@ -121,21 +105,18 @@ class Target(msgspec.Struct, frozen=True):
     @property
     def signature(self) -> Signature:
         """Return the target as formulas see it, with what is known of how inputs are broadcast."""
-        if self.is_match:
-            outputs = [arg.dtype or "" for arg in self.outputs]
-            inputs = [arg.dtype or "" for arg in self.args]
-            declared = Signature.of(inputs, outputs, windows_of(self.nodes))
-        else:
-            declared, op = signature(self.last), self.last.opdef
-            if op is not None and op.broadcasts and len(op.keeps_shape) >= len(declared.inputs):
-                broadcast = tuple(name for name, _ in declared.inputs)
-                declared = replace(declared, broadcast=broadcast)
-        return declared.reading([dtype for _, dtype in self.more]) if self.more else declared
+        own = self.own_signature()
+        return own.reading([dtype for _, dtype in self.more]) if self.more else own
+
+    def own_signature(self) -> Signature:
+        """Return the target as formulas see it that read no tensors by name."""
+        own, op = signature(self.last), self.last.opdef
+        if op is not None and op.broadcasts and len(op.keeps_shape) >= len(own.inputs):
+            return replace(own, broadcast=tuple(name for name, _ in own.inputs))
+        return own
 
     def form(self, formula: Formula | None) -> Hashable:
         """Return all that what a formula computes depends on, but for the shapes that it reads."""
-        if self.is_match:
-            return self.nodes
         node, attrs_read = self.last, set[str]()
         if formula is not None:
             attrs_read = set(node.attrs() if formula.reads_op else formula.attrs)
@@ -144,19 +125,22 @@ class Target(msgspec.Struct, frozen=True):
         return (node.op, tuple((arg.dtype, arg.is_ref) for arg in flat), values)
 
     def __str__(self) -> str:
-        return f"the match that ends in {self.last}" if self.is_match else str(self.last)
+        return str(self.last)
 
     def reading(self) -> str:
         """Return what x0, x1, ... are, for a message."""
-        if self.is_match:
-            return f"the match {reads_in_words(self.named, self.captures)}"
         numbered = [f"x{n}" for n in range(len(self.last.data_inputs))]
         return f"its inputs: {', '.join(numbered) or 'none'}"
 
+    def one_output(self, kind: str) -> FlatArg:
+        """Return its output; PatchError where it has several, with which the patch cannot do."""
+        if len(self.outputs) != 1:
+            raise PatchError(f"{self.last} has {len(self.outputs)} outputs; {kind} needs one")
+        return self.outputs[0]
+
     def refuse_open(self) -> None:
         """Raise PatchError where an op inside is read outside, by more than old gradients."""
-        refused = next((text for text, is_refused in self.opened if is_refused), "")
-        if refused:
+        if refused := next((text for text, is_refused in self.opened if is_refused), ""):
             raise PatchError(refused)
 
     def check_counts_as(self, place: int) -> None:
@@ -180,6 +164,43 @@ class Target(msgspec.Struct, frozen=True):
             )
 
 
+class MatchTarget(Target, frozen=True, kw_only=True):
+    """The ops of a match as one.
+
+    `places` are where it reads from outside, one for each tensor (an op, and which of its inputs),
+    `inputs` what these tensors are, `named` what they were called when the match was found, and
+    `captures` what the pattern calls some of them. `opened` says of each op inside that is read
+    outside by whom, as what flows back from there does not come through the target, and whether
+    more than gradients read it that were built before.
+    """
+
+    places: tuple[tuple[Node, int], ...]
+    inputs: tuple[FlatArg, ...]
+    named: tuple[str, ...]
+    captures: Mapping[str, str]
+    opened: tuple[tuple[str, bool], ...] = ()
+
+    is_match: ClassVar[bool] = True
+
+    def own_signature(self) -> Signature:
+        """Return the match as formulas see it, with the attrs of its one window if it has one."""
+        inputs, outputs = (
+            [arg.dtype or "" for arg in flat] for flat in (self.inputs, self.outputs)
+        )
+        return Signature.of(inputs, outputs, windows_of(self.nodes))
+
+    def form(self, formula: Formula | None) -> Hashable:
+        """Return the ops themselves: no two matches are alike."""
+        return self.nodes
+
+    def __str__(self) -> str:
+        return f"the match that ends in {self.last}"
+
+    def reading(self) -> str:
+        """Return what x0, x1, ... are, with the names of the pattern, for a message."""
+        return f"the match {reads_in_words(self.named, self.captures)}"
+
+
 def reads_in_words(reads: Sequence[str], captures: Mapping[str, str]) -> str:
     """Return what a match reads from outside, in words: "reads 2: x0 = x (a/conv), x1 = a/weights".
 
@@ -192,7 +213,7 @@ def reads_in_words(reads: Sequence[str], captures: Mapping[str, str]) -> str:
 
 def target_of_match(
     nodes: Sequence[Node], reads: Sequence[str], captures: Mapping[str, str]
-) -> Target:
+) -> MatchTarget:
     """Return the ops as one, which reads these tensors from outside.
 
     Raises PatchError where they have not one last op, or where one is a source of gradients.
@@ -225,9 +246,16 @@ def target_of_match(
     for node in nodes:
         for slot, text in enumerate(node.data_inputs):
             places.setdefault(str(names.parse(text)), (node, slot))
-    slots = tuple(places[str(names.parse(text))] for text in reads)
-    args = tuple(known_inputs(node)[slot] for node, slot in slots)
-    return Target(tuple(nodes), ends[0], slots, args, tuple(reads), captures, tuple(opened))
+    read = tuple(places[str(names.parse(text))] for text in reads)
+    return MatchTarget(
+        tuple(nodes),
+        ends[0],
+        places=read,
+        inputs=tuple(known_inputs(node)[slot] for node, slot in read),
+        named=tuple(reads),
+        captures=captures,
+        opened=tuple(opened),
+    )
 
 
 def _readers(node: Node) -> list[Node]:
@@ -237,7 +265,7 @@ def _readers(node: Node) -> list[Node]:
 
 
 def refuse_ambiguous(
-    formulas: str | Sequence[str | None], target: Target, orders: Iterable[Sequence[str]]
+    formulas: str | Sequence[str | None], target: MatchTarget, orders: Iterable[Sequence[str]]
 ) -> None:
     """Raise PatchError where the pattern allows other orders of what the match reads.
 

@@ -205,14 +205,14 @@ def _override_match(patch: Any, target: Target, editor: Editor) -> None:
 
     texts = [
         (formula.texts[0] if carries(arg) else None) if formula.alike else formula.texts[place]
-        for place, arg in enumerate(target.args)
+        for place, arg in enumerate(target.inputs)
     ]
     moved = [None if text is None else VARIABLE.sub(numbered, text) for text in texts]
     gradient = InlineFormula(Formula.parse([None, *moved], dict(formula.values)))
     passed = InlineFormula(
         Formula.parse(["dy" if place == slot else None for place in range(len(node.data_inputs))])
     )
-    args = [known_inputs(node)[slot], *target.args]
+    args = [known_inputs(node)[slot], *target.inputs]
     typed = {
         "T": attrs.dtypes([arg.dtype or "" for arg in args]),
         attrs.OVERRIDE: attrs.text(gradient.key),
@@ -255,7 +255,7 @@ def _passing(patch: Any, target: Target, editor: Editor) -> tuple[int, Formula]:
         raise NoKeyError(f"{target} has no key: the formula reads more than x0, x1, ... and dy")
     if bodies(editor).in_control_flow(node.body) & {op.index for op in target.nodes}:
         raise NoKeyError(f"{target} has no key: it is in a v1 loop or branch")
-    if any(arg.dtype in HANDLES for arg in target.args):
+    if any(arg.dtype in HANDLES for arg in target.inputs):
         raise NoKeyError(f"{target} has no key: it reads the handle of a variable")
     shapes = Shapes(Wiring(node.body))
     y = shapes.of((node.index, 0))
