@@ -81,6 +81,12 @@ class Editor:
         known: T = self.known[question]
         return known
 
+    def once(self, deed: Hashable, do: Callable[[], object]) -> None:
+        """Do what is done once for all ops of a rule; where it raised, the next op does it again."""
+        if deed not in self.known:
+            do()
+            self.known[deed] = None
+
     def set_attr(self, node: Node, key: str, value: AttrValue | None) -> None:
         """Set an attr of an op, or drop it where the value is None."""
         edited = self._open(node)

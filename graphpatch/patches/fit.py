@@ -58,7 +58,7 @@ def naming(target: Target) -> Iterator[None]:
 def check_once(gradient: Computed | RegisteredKey, node: Node, editor: Editor) -> None:
     """Raise PatchError where the gradient does not fit the op; like ops are asked about once."""
     form = Target.of(node).form(None if isinstance(gradient, RegisteredKey) else gradient.formula)
-    editor.cached(("fits", gradient.key, form), lambda: check_fit(gradient, node))
+    editor.once(("fits", gradient.key, form), lambda: check_fit(gradient, node))
 
 
 def check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:

@@ -147,7 +147,7 @@ class Freeze(Patch):
         known = editor.cached(("updates", label), lambda: Updates(node.body))
         if variable.name in known.of:
             ops = known.of[variable.name]
-            editor.cached(("frozen", label, variable.name), lambda: _take_out(ops, editor))
+            editor.once(("frozen", label, variable.name), lambda: _take_out(ops, editor))
             editor.used(UPDATE)
         elif variable.name not in known.slots:  # those are frozen with the variable they are of
             StopGradient().rewrite(target, editor)

@@ -294,16 +294,16 @@ def _keep_function(call: Node, gradient: str, upstream: Sequence[str], editor: E
         values = {"dtype": of_dtype, "shape": unknown}
         return editor.add(name, OPTIONAL_PLACEHOLDER, [value.tensor(0)], values, call).tensor(0)
 
-    def add() -> Node:
+    def call_gradient() -> None:
         inputs = [*call.data_inputs, *upstream]
         if place.ignoring is not None:
             signature = editor.graph.library.signatures[gradient]
             dtypes = [arg.dtype or "" for arg in signature.inputs]
             made = {dtype: stand_in(dtype) for dtype in dict.fromkeys(dtypes)}
             inputs = [made[dtype] for dtype in dtypes]
-        return editor.add(f"{call.name}/gradient", gradient, inputs, {}, call)
+        editor.add(f"{call.name}/gradient", gradient, inputs, {}, call)
 
-    editor.cached(("kept", body.label, gradient), add)
+    editor.once(("kept", body.label, gradient), call_gradient)
 
 
 # What lies behind a carrier where a Session differentiates the function as a whole.

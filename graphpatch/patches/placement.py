@@ -55,7 +55,7 @@ def refuse_without_gradient(node: Node, editor: Editor) -> None:
     """
     around, label = editor.graph.around, node.body.label
     if not around.is_object_based:
-        editor.cached("functions without gradients", lambda: _note_functions(editor))
+        editor.once("notes on functions", lambda: _note_functions(editor))
     elif call := bodies(editor).called_as_ops.get(label):
         raise PatchError(
             f"{node}: {call} calls the function as an op of its own, and a tape, after "
