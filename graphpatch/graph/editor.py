@@ -82,7 +82,7 @@ class Editor:
         return known
 
     def once(self, deed: Hashable, do: Callable[[], object]) -> None:
-        """Do what is done once for all ops of a rule; where it raised, the next op does it again."""
+        """Do what is done once for all ops of a rule; where it raised, the next op tries again."""
         if deed not in self.known:
             do()
             self.known[deed] = None

@@ -83,7 +83,7 @@ class BackwardTensor(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-def by_function(node: Node, editor: Editor, emit: str) -> bool:
+def needs_function(node: Node, editor: Editor, emit: str) -> bool:
     """Return whether a function must carry it: TensorFlow would ignore a key, or the rule asks."""
     is_ignored = differentiated_as_whole(node, editor)
     if is_ignored and emit in ("attr", "construction"):
@@ -101,7 +101,7 @@ def refuse_in_part(node: Node, outputs: Collection[int], editor: Editor, emit: s
     if any(arg.is_ref or arg.dtype is None for arg in flat):
         raise PatchError(f"{node}: its outputs cannot be passed on, as one is a reference")
     others = [n for n, arg in enumerate(flat) if carries(arg) and n not in outputs]
-    if others and by_function(node, editor, emit):
+    if others and needs_function(node, editor, emit):
         raise PatchError(
             f"{node}: a function carries all its outputs or none, and output {others[0]} is not "
             f"named"
@@ -159,7 +159,7 @@ def join(
     node, flat = target.last, target.outputs
     noted = target.noted if noted is None else noted
     shadow_behind(target, editor)
-    if not by_function(node, editor, emit):
+    if not needs_function(node, editor, emit):
 
         def backward(moved: Node, output: int, stop: str, name: str) -> str:
             tensor = counted[output]
@@ -226,9 +226,10 @@ def constructed(
     the op in line with which the target is. Raises PatchError with `emit` "construction" where it
     cannot be done.
     """
+    node, place = target.last, filtered or target.last
+    known_outputs(node)  # without which a key alone can store a gradient
     if emit not in CONSTRUCTION_EMITS:
         return False
-    node, place = target.last, filtered or target.last
     formula = _adjoint(gradient, target, editor, filtered is not None and not target.more)
     if formula is None:
         reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
@@ -344,27 +345,21 @@ def carry(
         _take_off_override(node, editor)
         return
     is_one_op = not (target.is_match or named_tensors(gradient))
-    for inside in () if is_one_op else target.nodes:
-        refuse_boundary(inside)
     if not is_filter:  # nothing is written down on what is new
-        refuse_without_gradient(node, editor)
-        if replaced := provenance.key_setter(node):
-            editor.note(
-                f"rule {editor.rule_name!r} replaces the gradient that rule {replaced!r} gave some "
-                f'of its ops; "taken": false leaves out what earlier rules patched'
-            )
-    if not isinstance(gradient, PythonGradient):
-        if is_one_op:
-            gradient = gradient if isinstance(gradient, RegisteredKey) else gradient.for_op(node.op)
-            if not is_filter or emit == "attr":  # else it is fitted to the one tensor
-                check_once(gradient, node, editor)
-            if set_key(gradient, node, editor, emit):
-                return
-        assert not isinstance(gradient, RegisteredKey), "its key is set"
-        if not is_filter:
-            known_outputs(node)
+        _check_place(target.nodes if not is_one_op else (), node, editor)
+    if is_one_op and isinstance(gradient, Computed):
+        gradient = gradient.for_op(node.op)
+    is_fitted_to_tensor = is_filter and emit != "attr"
+    if is_one_op and not (is_fitted_to_tensor or isinstance(gradient, PythonGradient)):
+        check_once(gradient, node, editor)
+    if isinstance(gradient, RegisteredKey):
+        set_key(gradient, node, editor, emit)
+        return
+    if isinstance(gradient, Computed):
         if not is_one_op:
             gradient, target = _with_named_tensors(gradient, target, editor)
+        elif set_key(gradient, node, editor, emit):
+            return
         if constructed(gradient, target, editor, emit, filtered):
             return
     if is_filter and is_one_op and not is_restored(node, editor):
@@ -374,6 +369,18 @@ def carry(
     refuse_boundary(node)
     shadow_behind(target, editor)
     attach(target, functions, editor)
+
+
+def _check_place(as_one: Sequence[Node], node: Node, editor: Editor) -> None:
+    """Raise PatchError where no gradient can be put there; say that an earlier one is replaced."""
+    for inside in as_one:
+        refuse_boundary(inside)
+    refuse_without_gradient(node, editor)
+    if replaced := provenance.key_setter(node):
+        editor.note(
+            f"rule {editor.rule_name!r} replaces the gradient that rule {replaced!r} gave some "
+            f'of its ops; "taken": false leaves out what earlier rules patched'
+        )
 
 
 def _take_off_override(node: Node, editor: Editor) -> None:
@@ -412,15 +419,13 @@ def set_key(gradient: Computed | RegisteredKey, node: Node, editor: Editor, emit
     Raises PatchError in a body where TensorFlow ignores the attr without a word.
     """
     caller = bodies(editor).place_of(node).ignoring
-    key, is_built_in = gradient.key, False
     if isinstance(gradient, RegisteredKey):
-        is_built_in = gradient.built_in
-    elif emit == "auto" and node.outputs is not None:  # else its library alone knows the op
-        exact = None if caller is not None else built_in_key(gradient, node.opdef)
-        if exact is None:
-            return False
+        key, is_built_in = gradient.key, gradient.built_in
+    elif emit == "attr" or (emit == "auto" and node.outputs is None):  # its library alone knows it
+        key, is_built_in = gradient.key, False
+    elif emit == "auto" and caller is None and (exact := built_in_key(gradient, node.opdef)):
         key, is_built_in = exact, True
-    elif emit not in ("auto", "attr"):
+    else:
         return False
     if caller is not None and not editor.graph.around.is_object_based:
         raise PatchError(
@@ -446,6 +451,7 @@ def _with_named_tensors(
 
     Raises PatchError where the formula does not suit the target.
     """
+    known_outputs(target.last)
     node, tensors = target.last, named_inputs(gradient, target, editor)
     with naming(target):
         op = target.signature

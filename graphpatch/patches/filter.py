@@ -184,23 +184,27 @@ def put_at(target: Target, editor: Editor, op: str, suffix: str, at: str) -> lis
     refuse_without_gradient(target.last, editor)
     flowing = {n: arg for n, arg in tensors_at(target, at).items() if carries(arg)}
     if parsed(at)[0] == "input":
-        return [_before(target, n, arg, editor, op, suffix) for n, arg in flowing.items()]
+        places, name = target.places, f"{target.last.name}/{suffix}"
+        return [
+            _before(target, places[n], arg, editor, op, f"{name}_{n}") for n, arg in flowing.items()
+        ]
     return _behind(target.last, flowing, editor, op, suffix)
 
 
-def _before(target: Target, place: int, arg: FlatArg, editor: Editor, op: str, suffix: str) -> Node:
-    """Put an op before a tensor that a target reads.
+def _before(
+    target: Target, place: tuple[Node, int], arg: FlatArg, editor: Editor, op: str, name: str
+) -> Node:
+    """Put an op of this name before a tensor that a target reads.
 
     One that a match reads in several places comes through one op, so that what flows back from all
     of them passes it together.
     """
-    node, slot = target.places[place]
+    node, slot = place
     text = node.inputs[slot]
     if producer := node.body.producer(text):
         if node.op in BRANCHES and (producer.op in FIXED or _starts_loop(producer)):
             raise PatchError(f"{node} must stay next to {producer}, which its loop needs")
         _refuse_between(producer, node)
-    name = f"{target.last.name}/{suffix}_{place}"
     added = editor.add(name, op, [text], typed(arg.dtype), node, before=True)
     editor.set_input(node, slot, added.tensor(0))
     for reader in target.nodes if target.is_match else ():

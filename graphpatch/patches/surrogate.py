@@ -25,10 +25,10 @@ from graphpatch.patches import Patch
 from graphpatch.patches.backward_as import noise_notes
 from graphpatch.patches.carrier import (
     BackwardTensor,
-    by_function,
     carry,
     join,
     named_inputs,
+    needs_function,
     put_beside,
 )
 from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
@@ -133,9 +133,9 @@ class SurrogateGradient(Patch):
         tensors = {f"x{n}": text for n, text in enumerate(reading.reads)}
         formula = node_defs([value], tensors, not node.body.is_main, f"{node.name}/surrogate/")
         check_together(target, editor)
-        is_carried = by_function(node, editor, self.emit)
+        is_carried = needs_function(node, editor, self.emit)
         unknown = sorted({added.op for added in formula.nodes} & UNKNOWN_TO_FUNCTIONS)
-        if unknown and is_carried and by_function(node, editor, "auto"):
+        if unknown and is_carried and needs_function(node, editor, "auto"):
             raise PatchError(
                 f"{node} is in a function that a Session differentiates as a whole, where "
                 f"TensorFlow has no gradient of {', '.join(unknown)}, of which the formula is "
