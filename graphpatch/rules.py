@@ -336,6 +336,15 @@ def rules_from(
     return rules
 
 
+def match_from(match: object) -> Match:
+    """Return a match without a rule, from the keys of `match` in a rules file.
+
+    A rule is read in the one place that knows what is legal; its patch is not looked at.
+    """
+    [rule] = rules_from([{"match": match, "patch": {"stop_gradient": True}}])
+    return rule.match
+
+
 def _rule(name: str, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
     expect = Expect(spec.expect, spec.expect) if isinstance(spec.expect, int) else spec.expect
     if expect.max is not None and expect.max < expect.min:

@@ -17,7 +17,7 @@ from graphpatch.graph.node import Node
 from graphpatch.match.misses import missing_tensors
 from graphpatch.match.select import match_of_ops
 from graphpatch.match.select import select as matching
-from graphpatch.rules import rules_from
+from graphpatch.rules import match_from
 from graphpatch.shown import IN_LIST, and_more, beside, html_table, plural
 
 MOST_TYPES = 8
@@ -175,9 +175,7 @@ def select(model: ModelLike, **match: Any) -> Selection:
 
 
 def _matched(model: Model, match: Mapping[str, Any]) -> frozenset[Node]:
-    spelled = {key.rstrip("_"): value for key, value in match.items()}
-    # A rule is read in the one place that knows what is legal; its patch is not looked at.
-    wanted = rules_from([{"match": spelled, "patch": {"stop_gradient": True}}])[0].match
+    wanted = match_from({key.rstrip("_"): value for key, value in match.items()})
     missing = missing_tensors(list(model.graphs), wanted)
     if missing:
         raise MatchError(f"{model.path}: {missing.strip()}")

@@ -20,7 +20,7 @@ from graphpatch.match.select import Binding, MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE, Match, Pattern
 from graphpatch.match.syntax import forms, type_notes
 from graphpatch.patches.target import Target
-from graphpatch.rules import Rule, RulesLike, rules_from, rules_of
+from graphpatch.rules import Rule, RulesLike, match_from, rules_of
 from graphpatch.shown import Document, html_table, plural
 
 OF_RULES = {"rules", "match", "patch"}
@@ -134,9 +134,9 @@ def matches(
     """
     alone: object = {"pattern": rules} if isinstance(rules, Pattern) else rules
     if isinstance(alone, Mapping) and not OF_RULES & alone.keys():  # a match without a rule
-        [rule] = rules_from([{"match": alone, "patch": {"stop_gradient": True}}])
+        match = match_from(alone)
         loaded = model_from("model", model, progress)
-        return Matches(loaded, (), (match_only(rule.match, loaded, explain, with_places=True),))
+        return Matches(loaded, (), (match_only(match, loaded, explain, with_places=True),))
     read = rules_of(rules)  # type: ignore[arg-type]
     loaded = model_from("model", model, progress)
     return Matches(loaded, tuple(read), tuple(match_rules(read, loaded, explain, True)))

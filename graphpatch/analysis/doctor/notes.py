@@ -17,7 +17,7 @@ from graphpatch.graph.op_types import BRANCHES, CALLS, MERGES
 from graphpatch.match.ready import NEEDED
 from graphpatch.match.select import find
 from graphpatch.names import op_of
-from graphpatch.rules import rules_from
+from graphpatch.rules import match_from
 from graphpatch.shown import Document, short
 
 RECTIFIERS = frozenset({"Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"})
@@ -100,8 +100,7 @@ def _unpatched_patterns(ops: OpsOnPath) -> Iterator[Node]:
     types = {node.op for node in ops.nodes}
     names = [name for name, needed in NEEDED.items() if needed & types]
     for name in names if names and ops.is_patched else ():
-        rule = {"match": {"pattern": f"@{name}"}, "patch": {"stop_gradient": True}}
-        nodes = find(ops.graph, rules_from([rule])[0].match).nodes
+        nodes = find(ops.graph, match_from({"pattern": f"@{name}"})).nodes
         yield from (node for node in nodes if node in ops.on_path and not _is_covered(node))
 
 
