@@ -92,7 +92,7 @@ def construction(
     if not all(adjoint.start(dx, name) for name, dx in dxs.items()):
         return None
     result = adjoint.finish()
-    return replace(node_defs([result], {}, in_function), varying=_varying(result))
+    return replace(node_defs([result], in_function), varying=_varying(result))
 
 
 def _known_products(

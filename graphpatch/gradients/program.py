@@ -480,13 +480,10 @@ class FormulaNodes(msgspec.Struct, frozen=True):
     varying: frozenset[str] = frozenset()
 
 
-def node_defs(
-    values: Iterable[Value], tensors: Mapping[str, str], in_function: bool, prefix: str = ""
-) -> FormulaNodes:
+def node_defs(values: Iterable[Value], in_function: bool) -> FormulaNodes:
     """Return the nodes that these values are computed from, and the tensors that they are.
 
-    A node is called by its op type, numbered from the second of its kind on. `tensors` says how
-    arguments are spelled, where not by their own name.
+    A node is called by its op type, numbered from the second of its kind on.
     """
     results = tuple(values)
     steps = results[0].program.steps
@@ -495,7 +492,7 @@ def node_defs(
 
     def spelled(value: Value) -> str:
         if isinstance(value.source, str):
-            return tensors.get(value.source, value.source)
+            return value.source
         arg = op_def(steps[value.source].op_type).outputs[0].name
         text = names[value.source] + (f":{arg}" if in_function else "")
         return f"{text}:{value.output}" if in_function or value.output else text
@@ -504,7 +501,7 @@ def node_defs(
     for number in needed(results):
         step = steps[number]
         same = count[step.op_type]
-        names[number] = f"{prefix}{step.op_type}" + (f"_{same}" if same else "")
+        names[number] = step.op_type + (f"_{same}" if same else "")
         count[step.op_type] += 1
         node = NodeDef(name=names[number], op=step.op_type, input=map(spelled, step.tensors))
         for attr, value in step.attrs:
@@ -565,7 +562,7 @@ def gradient_function(formula: Formula, signature: Signature, name: str = "") ->
         for (x, _), dx in zip(signature.inputs, gradient_ops(formula, signature), strict=True)
         if dx is not None
     }
-    body = node_defs(dxs.values(), {}, in_function=True)
+    body = node_defs(dxs.values(), in_function=True)
     function = function_def(
         name,
         [(argument, DTYPE_NUMBERS[dtype]) for argument, dtype in signature.variables.items()],

@@ -41,7 +41,7 @@ from graphpatch.graph.op_types import BOUNDARIES, NEXTS, RESOURCE_VARIABLE
 from graphpatch.graph.walk import outputs_there, tensor_named, upstream
 from graphpatch.names import op_of
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
-from graphpatch.patches.fit import check_once, may_contradict, naming, refuse_contradicted
+from graphpatch.patches.fit import check_once, naming, refuse_contradicted
 from graphpatch.patches.function_carrier import (
     attach,
     become_filter,
@@ -452,18 +452,20 @@ def _with_named_tensors(
     Raises PatchError where the formula does not suit the target.
     """
     known_outputs(target.last)
-    node, tensors = target.last, named_inputs(gradient, target, editor)
+    more = named_inputs(gradient, target, editor)
     with naming(target):
-        op = target.signature
-        if tensors:
-            formula = gradient.formula.with_more_inputs([dtype for _, dtype in op.inputs])
-            gradient = InlineFormula(formula)
-            target = msgspec.structs.replace(target, more=tensors)
-            op = target.signature
-        gradient_ops(gradient.formula, op)
-    if may_contradict(gradient) and tensors and not provenance.is_added(node):
-        joined = joined_shapes(gradient.formula, op)
-        refuse_contradicted([target], gradient.formula, lambda _: joined, in_model=True)
+        if more:
+            dtypes = [dtype for _, dtype in target.signature.inputs]
+            gradient = InlineFormula(gradient.formula.with_more_inputs(dtypes))
+            target = msgspec.structs.replace(target, more=more)
+        form = target.form(gradient.formula), tuple(dtype for _, dtype in more)
+        fit = partial(gradient_ops, gradient.formula, target.signature)
+        editor.once(("fits", gradient.key, form), fit)
+    if more and not provenance.is_added(target.last):
+        joined = partial(joined_shapes, gradient.formula)
+        refuse_contradicted(
+            [target], gradient.formula, lambda target: joined(target.signature), in_model=True
+        )
     return gradient, target
 
 

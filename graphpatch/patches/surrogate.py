@@ -92,6 +92,11 @@ class SurrogateGradient(Patch):
     formula: Formula
     emit: str = "auto"
 
+    @property
+    def looks_at_op_alone(self) -> bool:
+        """True but for a formula that reads other tensors by name."""
+        return not self.formula.tensors
+
     def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where the formula cannot have the shape of a target's output."""
 
@@ -121,17 +126,16 @@ class SurrogateGradient(Patch):
     def rewrite(self, target: Target, editor: Editor) -> None:
         """Let a target count as the formula of what it reads."""
         target.refuse_open()
-        node = target.last
+        node, scope = target.last, f"{target.last.name}/surrogate"
         named = named_inputs(InlineFormula(self.formula), target, editor)
         noted = [*target.reads, *(text for text, _ in named)] if named else target.noted
         more = []
         for number, (text, dtype) in enumerate(named):
-            name = f"{node.name}/surrogate/stop{numbered(number)}"
+            name = f"{scope}/stop{numbered(number)}"
             more.append((put_op(editor, name, "StopGradient", [text], dtype, node), dtype))
         reading = msgspec.structs.replace(target, more=tuple(more))
         value = self.check_target(reading)
-        tensors = {f"x{n}": text for n, text in enumerate(reading.reads)}
-        formula = node_defs([value], tensors, not node.body.is_main, f"{node.name}/surrogate/")
+        formula = node_defs([value], not node.body.is_main)
         check_together(target, editor)
         is_carried = needs_function(node, editor, self.emit)
         unknown = sorted({added.op for added in formula.nodes} & UNKNOWN_TO_FUNCTIONS)
@@ -142,25 +146,30 @@ class SurrogateGradient(Patch):
                 f"made; write it with other functions, or inline the function "
                 f'("body": "main" leaves functions out)'
             )
-        # Whether the formula has the shape of the op's output, in every run.
-        op, exact = node.opdef, value.shape.exactly
-        kept = frozenset(f"x{place}" for place in (op.keeps_shape if op is not None else ()))
-        is_same = exact == kept if op is not None and op.broadcasts else exact and exact <= kept
-        is_known = len(target.nodes) == 1 and bool(exact and is_same)
         # What stands before the op may be another tensor, where a function carries it.
         if is_carried and not named:
             noted = target.reads
         anchor = list[str]()  # what constants wait for, to be in the op's v1 loop or branch
         if in_control_flow(node, editor):
-            name, read = f"{node.name}/surrogate/in", node.data_inputs[:1]
-            dtype = target.inputs[0].dtype or ""
-            anchor = [f"^{op_of(put_op(editor, name, 'Identity', read, dtype, node))}"]
-        tensor = put_beside(formula, node, {}, editor, anchor)
-        join(target, {0: BackwardTensor(tensor, not is_known)}, editor, self.emit, noted)
+            name, read, arg = f"{scope}/in", node.data_inputs[:1], target.inputs[0]
+            anchor = [f"^{op_of(put_op(editor, name, 'Identity', read, arg.dtype, node))}"]
+        tensors = {f"x{n}": text for n, text in enumerate(reading.reads)}
+        tensor = put_beside(formula, node, tensors, editor, anchor, f"{scope}/")
+        counted = BackwardTensor(tensor, not _has_shape_of_output(value, target))
+        join(target, {0: counted}, editor, self.emit, noted)
 
     def formulas(self, target: Target) -> str:
         """Return the one formula of all tensors."""
         return self.formula.texts[0] or ""
+
+
+def _has_shape_of_output(value: Value, target: Target) -> bool:
+    """Return whether a formula has the shape of the op's output, in every run."""
+    op, exact = target.last.opdef, value.shape.exactly
+    if op is None or not exact or len(target.nodes) > 1:
+        return False
+    kept = frozenset(f"x{place}" for place in op.keeps_shape)
+    return exact == kept if op.broadcasts else exact <= kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,11 @@ class StraightThrough(Patch):
 
     takes_match: ClassVar[bool] = True
     input: int | str = 0
+
+    @property
+    def looks_at_op_alone(self) -> bool:
+        """True: which input is meant, and whether the op keeps its shape, the op type says."""
+        return True
 
     def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
         """Say that what follows takes its gradient at a noisy value, where it does."""
