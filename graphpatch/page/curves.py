@@ -31,7 +31,7 @@ MARGIN, FURTHEST = 2.0, 100.0  # beyond the outermost knee; what lies further ou
 POINTS = 61
 UPSTREAM = (1.0, -1.0)
 STEP = 1e-4  # of a derivative
-ATTRS = {"alpha": 0.2}
+ALPHA = 0.2  # of a LeakyRelu that does not say
 # What says that a gradient is no curve: it needs other inputs, or tensors of another shape.
 NO_CURVE = (FormulaError, ValueError, TypeError, LookupError)
 
@@ -43,7 +43,7 @@ DEFAULTS: dict[str, str | None] = {
     "Exp": "dy * y",
     "Floor": None,
     "Identity": "dy",
-    "LeakyRelu": "where(x > 0, dy, 0.2 * dy)",
+    "LeakyRelu": "where(x > 0, dy, attr.alpha * dy)",
     "Neg": "-dy",
     "Relu": "where(x > 0, dy, 0)",
     "Relu6": "where(x > 0 and x < 6, dy, 0)",
@@ -68,14 +68,14 @@ class DrawnGradient(NamedTuple):
     formula: Formula | None
     is_forward: bool = False
 
-    @property
-    def words(self) -> str:
+    def words(self, alpha: float) -> str:
         """Return the gradient in words."""
         if self.formula is None:
             return "None"
         if self.is_forward:
             return f"dy * g'(x), g(x) = {self.formula}"
-        numbers = (f"{name}={number:g}" for name, number in self._numbers())
+        attrs = [("attr.alpha", alpha)] if "alpha" in self.formula.attrs else []
+        numbers = (f"{name}={number:g}" for name, number in (*attrs, *self._numbers()))
         return ", ".join([str(self.formula), *numbers])
 
     def _numbers(self) -> Iterator[tuple[str, float]]:
@@ -102,7 +102,9 @@ class DrawnGradient(NamedTuple):
         numbers = [number for _, number in self._numbers()]
         return [float(number) for number in (*literals, *numbers) if math.isfinite(number)]
 
-    def points(self, op_type: str, dy: float | None, across: Array) -> list[list[float]] | None:
+    def points(
+        self, op_type: str, alpha: float, dy: float | None, across: Array
+    ) -> list[list[float]] | None:
         """Return its curve over x for this dy, or over dy without one; None for no gradient.
 
         Raises FormulaError where it is no curve: numpy does not compute it, or an element of dx
@@ -110,17 +112,17 @@ class DrawnGradient(NamedTuple):
         """
         if self.formula is None:
             return None
-        dx = self._dx(op_type, dy, across)
+        dx = self._dx(op_type, alpha, dy, across)
         if dx is None:
             return None
-        part = self._dx(op_type, dy, across[1:-1])
+        part = self._dx(op_type, alpha, dy, across[1:-1])
         if dx.shape != across.shape or part is None or not np.array_equal(dx[2:-2], part[1:-1]):
             raise FormulaError("each element depends on others")
         if not np.isfinite(dx).all():
             raise FormulaError("it is not finite")
         return [[round(float(a), 3), round(float(b), 3)] for a, b in zip(across, dx, strict=True)]
 
-    def _dx(self, op_type: str, dy: float | None, across: Array) -> Array | None:
+    def _dx(self, op_type: str, alpha: float, dy: float | None, across: Array) -> Array | None:
         assert self.formula is not None
         x = np.ones_like(across) if dy is None else across
         upstream = across if dy is None else np.full_like(across, dy)
@@ -130,13 +132,17 @@ class DrawnGradient(NamedTuple):
         reads_y = "y0" in self.formula.variables
         if reads_y and op_type not in DEFAULTS:
             raise FormulaError("it is no op of one element")
-        y = op_output(op_type, [x], ATTRS) if reads_y else x
-        return gradient(self.formula, [x], [y], [upstream])[0]
+        attrs = {"alpha": alpha}
+        y = op_output(op_type, [x], attrs) if reads_y else x
+        return gradient(self.formula, [x], [y], [upstream], attrs)[0]
 
 
-def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None:
+def plot(
+    patch: Mapping[str, Any] | None, op_type: str, alpha: float = ALPHA
+) -> dict[str, Any] | None:
     """Return the curves of an op type before and after a patch; None where no curve can say it.
 
+    `alpha` is that attr of a LeakyRelu.
     `words` has both gradients in words, `axis` what goes to the right, and `curves` the points of
     each side, for each upstream gradient `dy` where x goes to the right.
     """
@@ -150,16 +156,15 @@ def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None
     across = _range_with_knees([knee for drawn in sides.values() for knee in drawn.knees])
     try:
         curves = [
-            {"side": side, "dy": dy, "points": drawn.points(op_type, dy, across)}
+            {"side": side, "dy": dy, "points": drawn.points(op_type, alpha, dy, across)}
             for side, drawn in sides.items()
             for dy in ((None,) if axis == "dy" else UPSTREAM)
         ]
     except NO_CURVE:
         return None
-    words = {side: drawn.words for side, drawn in sides.items()}
+    words = {side: drawn.words(alpha) for side, drawn in sides.items()}
     low, high = float(across[0]), float(across[-1])
-    about = {"op": op_type, "axis": axis, "low": low, "high": high, "words": words}
-    return {**about, "curves": curves}
+    return {"axis": axis, "low": low, "high": high, "words": words, "curves": curves}
 
 
 def _range_with_knees(knees: Sequence[float]) -> Array:

@@ -30,7 +30,7 @@ from graphpatch.graph.node import COLOCATION, Node, attr_value
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import reached
 from graphpatch.names import op_of
-from graphpatch.page.curves import plot
+from graphpatch.page.curves import ALPHA, plot
 from graphpatch.page.ends import ends_of, pairs
 from graphpatch.page.lines import ABSENT, BodySide, lines_on_path
 from graphpatch.recipes import is_recipe
@@ -375,7 +375,7 @@ class Tables:
         self.values: dict[str, list[Any]] = {name: [] for name in names}
         self._numbers: dict[tuple[str, str], int] = {}
         self._of_form: dict[Form, int] = {}
-        self._plotted: dict[tuple[str, str], int | None] = {}
+        self._plotted: dict[tuple[str, str, float], int | None] = {}
 
     def number(self, table: str, value: Any) -> int:
         """Return the number of a value in a table."""
@@ -404,12 +404,14 @@ class Tables:
         document = {**_safe_texts(finding.document()), "on_path": is_on_path}
         return self.number("findings", document if is_on_path else {**document, "rule": None})
 
-    def plot(self, rule: str, op_type: str) -> int | None:
-        """Return the number of the curves of an op type, before and after a rule, if any."""
-        key = rule, op_type
+    def plot(self, rule: str, op_type: str, attrs: int = -1) -> int | None:
+        """Return the number of the curves of an op, before and after a rule, if any."""
+        alpha = self.values["attrs"][attrs].get("alpha") if attrs >= 0 else ALPHA
+        alpha = alpha if isinstance(alpha, float) else ALPHA
+        key = rule, op_type, alpha
         if key not in self._plotted:
             patch = (self.rules.get(rule) or {}).get("patch")
-            curves = None if rule and not patch else plot(patch, op_type)
+            curves = None if rule and not patch else plot(patch, op_type, alpha)
             self._plotted[key] = None if curves is None else self.number("plots", curves)
         return self._plotted[key]
 
@@ -440,8 +442,10 @@ def body_table(
     types = [shown_ops[op] for op in ops]
     rules = {row: names for side in sides for row, names in side.rules_by_row.items()}
     frozen = sides[-1].unchanged
-    shown = {row: "" if row in frozen else names[-1] for row, names in rules.items()}
-    plots = {row: tables.plot(name, types[row]) for row, name in shown.items()}
+    attrs = [tables.attrs_of(side.wiring, head) for side, head in lines]
+    drawn = {row: "" for row, op in enumerate(ops) if op == "LeakyRelu"}  # each by its alpha
+    drawn |= {row: "" if row in frozen else names[-1] for row, names in rules.items()}
+    plots = {row: tables.plot(name, types[row], attrs[row]) for row, name in drawn.items()}
     calls = {
         row: list(dict.fromkeys(numbers[name] for name in names if name in numbers))
         for side in (sides if numbers else ())
@@ -453,7 +457,7 @@ def body_table(
         "names": [one_line(key.lstrip("+")) for key in rows],
         "types": tables.column("types", types),
         "tensors": _tensors(sides, tables, len(rows)),
-        "attrs": [tables.attrs_of(side.wiring, head) for side, head in lines],
+        "attrs": attrs,
         "inputs": [_inputs(side, head) for side, head in lines],
         "variables": [
             row

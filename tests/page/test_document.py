@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch.differentiation.flow import gives
 from graphpatch.errors import ModelError
-from graphpatch.page.curves import plot
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.interpreter import gradient, op_output
+from graphpatch.gradients.op_gradients import OP_GRADIENTS
+from graphpatch.page.curves import DEFAULTS, plot
 from graphpatch.page.events import TAG, write_events
 from graphpatch.page.gradient_sizes import pictures
 from graphpatch.page.view import as_script, page
@@ -328,6 +332,35 @@ def test_a_curve_goes_as_far_as_its_knees(
     assert {dy: points and points[-1][1] for dy, points in after.items()} == last
     for points in (curve["points"] for curve in found["curves"] if curve["points"]):
         assert [points[0][0], points[-1][0]] == list(ends)
+
+
+@pytest.mark.parametrize(("op", "text"), DEFAULTS.items())
+def test_a_default_gradient_is_that_of_the_op(op: str, text: str | None) -> None:
+    """The formula that is shown is what `own(dy)` computes, and the derivative of the op."""
+    if text is None:
+        assert gives(op) == "none" or op == "StopGradient"
+        return
+    x = np.concatenate([np.linspace(-2.9, -0.1, 15), np.linspace(0.1, 7.1, 30)])
+    dy, attrs, step = np.linspace(-2, 2, len(x)), {"alpha": 0.3}, 1e-6
+    y, up, down = (op_output(op, [x + by], attrs) for by in (0, step, -step))
+    [shown] = gradient(Formula.parse(text), [x], [y], [dy], attrs)
+    np.testing.assert_allclose(shown, dy * (up - down) / (2 * step), atol=1e-5)
+    if op in OP_GRADIENTS:
+        [own] = gradient(Formula.parse("own(dy)"), [x], [y], [dy], attrs, op)
+        np.testing.assert_allclose(shown, own, atol=1e-12)
+
+
+def test_a_leaky_relu_is_drawn_with_its_own_alpha() -> None:
+    document = drawn("x:Placeholder a:LeakyRelu(x) b:LeakyRelu(a,alpha=0.5) y:Relu(b)")
+    body, plots = document["bodies"][0], document["tables"]["plots"]
+    shown = {body["names"][row]: plots[number] for row, number in body["plots"].items()}
+    formula = "where(x > 0, dy, attr.alpha * dy), attr.alpha"
+    for name, alpha in ("a", 0.2), ("b", 0.5):
+        assert shown[name]["words"] == {"before": f"{formula}={alpha}"}
+        assert shown[name]["curves"][0]["points"][0] == [-3, alpha]
+    assert plot(None, "LeakyRelu", float("inf")) is None
+    (number,) = drawn("x:Placeholder a:LeakyRelu(x,alpha=float32)")["bodies"][0]["plots"].values()
+    assert number == 0  # what is no number counts as not there
 
 
 def test_constants_of_one_element_are_told_as_numbers() -> None:
