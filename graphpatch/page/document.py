@@ -270,10 +270,7 @@ class GraphSides:
         return pair.findings if self.is_taped else pair.of_session
 
     def _verdict(self, pair: PairDiagnosis) -> dict[str, Any]:
-        """Return what is said of a pair; what blocks on a tape alone apart, for who uses one.
-
-        The op that is nearest to the target comes first.
-        """
+        """Return what is said of a pair, of what blocks first what is nearest to the target."""
         main = self.main[0]
         blocking = list(self._blocking(pair))
         if len(blocking) > 1:
@@ -285,14 +282,11 @@ class GraphSides:
                 return steps.get(row, len(steps))
 
             blocking.sort(key=distance)
-        on_tape = [finding for finding in pair.findings if finding not in blocking]
         return {
             "verdict": pair.verdict,
-            "tape": pair.tape,
             "connected": pair.connected,
             "says": one_line(pair.says),
             "findings": list(map(_op_blamed, blocking)),
-            "on_tape": list(map(_op_blamed, on_tape)),
         }
 
     def _changed(self, pair: PairDiagnosis) -> dict[str, int]:
