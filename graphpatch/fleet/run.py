@@ -63,7 +63,8 @@ def _into_folder(
 ) -> Results:
     """Yield the results of tasks that write into a folder, each written down in its manifest."""
     with _made(folder):
-        sweep(local_outputs(tasks))
+        manifests = [] if is_remote(folder) else [Path(folder) / MANIFEST_NAME]
+        sweep([*local_outputs(tasks), *manifests])
         if not order.recorded:
             yield from results(tasks)
             return
