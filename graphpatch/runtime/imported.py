@@ -138,7 +138,7 @@ def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
 def graph_def_of(graph: Any) -> bytes:
     """Return the serialized GraphDef of a live graph; ModelError where it is larger than 2 GB."""
     with _limited("<tf.Graph>"):
-        return bytes(graph.as_graph_def().SerializeToString())
+        return bytes(graph.as_graph_def().SerializeToString(deterministic=True))
 
 
 @contextmanager

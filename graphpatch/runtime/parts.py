@@ -158,7 +158,7 @@ def gradient_in_parts(
     """
     asked = tensor_names("wrt", wrt)
     listed = cuts_in_order(cut)
-    opened = graph_of(graph.as_graph_def().SerializeToString())
+    opened = graph_of(graph.as_graph_def().SerializeToString(deterministic=True))
     paths, cuts = ordered_cuts(opened, tensor_name("loss", loss), listed, asked)
     return add_parts(graph, paths, cuts, jacobian=jacobian, check=check)
 
