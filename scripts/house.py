@@ -125,7 +125,8 @@ def budgets(page: str) -> dict[str, int]:
 def recorded(page: str, weights: Mapping[str, Weight]) -> str:
     """Write the weights into the table of the page, and lower the budgets that they allow.
 
-    A fiftieth more than a room weighs stays, so that it takes what CONTRIBUTING's recipes add.
+    A fiftieth more than a room weighs stays, and at least 100 lines: what a recipe of CONTRIBUTING
+    adds to one room, a kind of patch with its docstrings, takes up to 80.
     """
     now = {room: weight.lines for room, weight in weights.items()}
     now[VAGUE] = Weight.sum_of(weights.values()).vague
@@ -133,8 +134,9 @@ def recorded(page: str, weights: Mapping[str, Weight]) -> str:
 
     def row(match: re.Match[str]) -> str:
         name, most = match[1], int(match[3].replace(",", ""))
-        room_to_grow = -(-now[name] * 51 // 500) * 10
-        return f"| {name} | {now[name]:,} | {max(goals[name], min(most, room_to_grow)):,} |"
+        room_to_grow = now[name] + max(now[name] // 50, 100)
+        budget = max(goals[name], min(most, -(-room_to_grow // 10) * 10))
+        return f"| {name} | {now[name]:,} | {budget:,} |"
 
     return ROW.sub(row, page)
 

@@ -20,8 +20,15 @@ def test_every_room_has_a_budget() -> None:
 
 
 def test_no_room_is_above_its_budget(weights: dict[str, house.Weight]) -> None:
-    above = {room: weight.lines for room, weight in weights.items() if weight.lines > BUDGETS[room]}
-    assert above == {}, "leave something out, or raise the budget and say why"
+    above = [
+        f"{room} has {weight.lines} lines, {weight.lines - BUDGETS[room]} more than its budget"
+        for room, weight in weights.items()
+        if weight.lines > BUDGETS[room]
+    ]
+    assert not above, (
+        f"{'; '.join(above)}: leave something out there, or raise the budget in the last table of "
+        f"docs/ARCHITECTURE.md and say in the commit what the lines are for"
+    )
 
 
 def test_no_more_names_say_nothing(weights: dict[str, house.Weight]) -> None:
@@ -38,9 +45,11 @@ def test_what_is_counted() -> None:
 
 def test_budgets_shrink_with_their_rooms_down_to_the_goal() -> None:
     page = "| fleet | 1,000 | 1,800 |\n"
-    for lines, budget in ((1_200, 1_230), (800, 900), (2_000, 1_800)):
+    for lines, budget in ((1_200, 1_300), (700, 900), (2_000, 1_800)):
         weights = {"fleet": house.Weight(lines)}
         assert house.recorded(page, weights) == f"| fleet | {lines:,} | {budget:,} |\n"
+    large = {"page": house.Weight(9_991)}
+    assert house.recorded("| page | 9 | 12,000 |\n", large) == "| page | 9,991 | 10,190 |\n"
 
 
 def test_changed_lines_are_of_modules_that_exist() -> None:
