@@ -24,17 +24,22 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
 
 
 TITLE = re.compile(r"^# (.+)$", re.M)
-LIMIT = 40_000
+LISTED = re.compile(r"<!-- ([\w ]+) -->.*?<!-- /\1 -->", re.S)
+LIMIT = 34_500
 
 
 def test_pages_have_titles_of_their_own_and_not_too_many_words() -> None:
-    """Words have a letter or a digit in them: the lines of a table are none."""
+    """Words have a letter or a digit in them: the lines of a table are none.
+
+    A table between markers has a line for each key, function or command; it grows with the code.
+    """
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "gradients"]
     texts = [path.read_text() for path in pages]  # by hand, or in part
     titles = [TITLE.findall(text)[0] for text in texts]
     assert len(set(titles)) == len(titles)
-    words = "\n".join([(ROOT / "README.md").read_text(), *texts]).split()
-    assert sum(bool(re.search(r"\w", word)) for word in words) <= LIMIT
+    words = LISTED.sub("", "\n".join([(ROOT / "README.md").read_text(), *texts])).split()
+    count = sum(bool(re.search(r"\w", word)) for word in words)
+    assert count <= LIMIT, f"say something in fewer words: {count - LIMIT} more than LIMIT"
 
 
 def test_tables_of_runtimes_begin_with_the_newest() -> None:
