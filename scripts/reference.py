@@ -2,7 +2,7 @@
 
     python scripts/reference.py
 
-tests/test_reference.py fails while a page is not up to date.
+It names the pages that it changed. tests/test_reference.py fails while a page is not up to date.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from pages import commands, formulas, gradients, outputs, patterns, rules
-
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # the package of this checkout, whichever is installed
+
+from pages import commands, formulas, gradients, outputs, patterns, rules  # noqa: E402
 
 # For each page: what stands between `<!-- NAME -->` and `<!-- /NAME -->`.
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
@@ -52,10 +53,18 @@ def with_tables(name: str, text: str) -> str:
     return text
 
 
-if __name__ == "__main__":
-    for one in PAGES:
-        page(one).write_text(with_tables(one, page(one).read_text()))
-    for path in gradient_page("").parent.glob("*.md"):
+def main() -> None:
+    """Write the pages, and remove those of gradients that are no more."""
+    texts = {page(name): with_tables(name, page(name).read_text()) for name in PAGES}
+    texts |= {gradient_page(name): text for name, text in gradients.pages().items()}
+    for path in {*gradient_page("").parent.glob("*.md")} - texts.keys():
         path.unlink()
-    for one, text in gradients.pages().items():
-        gradient_page(one).write_text(text)
+        print(f"removed: {path.relative_to(ROOT)}")
+    for path, text in texts.items():
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            print(f"changed: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

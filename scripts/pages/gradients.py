@@ -78,7 +78,13 @@ def _facts(entry: Entry) -> str:
 
 def _rule(entry: Entry) -> dict[str, Any]:
     """At the op types that it is for; what is computed of dy alone, where the user names an op."""
-    given, pattern = GIVEN.get(entry.name), PATTERNS.get(entry.name)
+    given, pattern = GIVEN.get(entry.name, {}), PATTERNS.get(entry.name)
+    needed = {parameter.name for parameter in entry.parameters if parameter.default is None}
+    if lacking := sorted(needed - given.keys()):
+        raise LookupError(
+            f"the page of {entry.name} needs an example of {', '.join(lacking)}, which has no "
+            f"default: add it to GIVEN in scripts/pages/gradients.py"
+        )
     spec = {entry.name: dict(given)} if given else entry.name
     if pattern:
         return {
