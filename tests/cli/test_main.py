@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 import pytest
+from fuzzing import worker
+from fuzzing.__main__ import TURN
 
 import graphpatch
 from graphpatch import cli
@@ -19,6 +21,19 @@ from graphpatch.schema import schema
 from tests import graphs
 from tests.conftest import CHECKOUT, RulesFile, Run
 from tests.patches.one_op import net
+
+
+def test_every_command_is_tried() -> None:
+    """Each command of `graphpatch --help`, in some of its ways, among the first inputs."""
+    numbers = (worker.Number(TURN[number % len(TURN)], 1, number) for number in range(1_500))
+    typed = [command for number in numbers for command in number.case().commands]
+    untried = set(cli.COMMANDS) - {command[0] for command in typed}
+    assert not untried, f"add a call to scripts/fuzzing/commands.py: {sorted(untried)}"
+    options = {word for command in typed for word in command if word.startswith("--")}
+    assert {"--fix", "--rules", "--pattern", "--no-run", "--save", "--emit", "--rule"} <= options
+    plain = {tuple(command[:1]) for command in typed if len(command) == 2}
+    assert {("doctor",), ("ops",), ("recipes",), ("gradients",), ("patterns",)} <= plain
+    assert any(command[0] == "verify" and command[1] == command[2] for command in typed)
 
 
 def test_help_names_every_command(run_cli: Run) -> None:

@@ -18,10 +18,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from fuzzing import case, kinds, outputs, worker  # noqa: E402
-from fuzzing.__main__ import TURN  # noqa: E402
+from fuzzing import case, kinds, outputs  # noqa: E402
 
-from graphpatch import cli  # noqa: E402
 from graphpatch.page.view import page  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -127,18 +125,6 @@ def test_a_page_that_is_not_whole_is_seen(text: str, fault: str, seen: Seen) -> 
     if fault:
         with pytest.raises((AssertionError, ValueError), match=fault):
             outputs.check_page(text)
-
-
-def test_every_command_is_tried() -> None:
-    """Each command of `graphpatch --help`, in some of its ways, among the first inputs."""
-    numbers = (worker.Number(TURN[number % len(TURN)], 1, number) for number in range(1_500))
-    typed = [command for number in numbers for command in number.case().commands]
-    assert set(cli.COMMANDS) - {command[0] for command in typed} == set()
-    options = {word for command in typed for word in command if word.startswith("--")}
-    assert {"--fix", "--rules", "--pattern", "--no-run", "--save", "--emit", "--rule"} <= options
-    plain = {tuple(command[:1]) for command in typed if len(command) == 2}
-    assert {("doctor",), ("ops",), ("recipes",), ("gradients",), ("patterns",)} <= plain
-    assert any(command[0] == "verify" and command[1] == command[2] for command in typed)
 
 
 def ran(*words: str) -> str:
