@@ -67,7 +67,7 @@ print(json.dumps({
     "told": [keys("Patch")["scale_gradient"]["examples"], keys("Match")["input_count"]["examples"]],
     "output": sorted(output_schema("functions")["properties"]),
     "squash": gradient(squash, [zero], [zero], [zero - 3], {})[0].item(),
-    "fixed": [rule["patch"] for rule in doctored.rules],
+    "fixed": {rule["name"].partition(":")[0]: rule["patch"] for rule in doctored.rules},
     "refused": [
         refused({"op": "Relu"}, {"scale_gradient": 1}),
         refused({"op": "Relu"}, {"scale_gradient": "2"}),
@@ -111,6 +111,32 @@ def test_the_table_has_each_recipe_and_its_files_and_tests() -> None:
     assert set(re.findall(r"`(test_\w+)`", RECIPES)) <= tests
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("title", TITLES)
+def test_the_tests_of_the_table_fail_until_the_rest_is_there(title: str, tmp_path: Path) -> None:
+    """The examples alone, in a copy of the checkout."""
+    made = shutil.ignore_patterns("__pycache__", "*.patched.*", "pictures")
+    for name in ("graphpatch", "tests", "scripts", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=made)
+    for name in ("setup.cfg", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for example in examples(title):
+        add(tmp_path / "graphpatch", *example)
+    [row] = re.findall(rf"^\| {TITLES[title]} \|.*\| (.*?) \|$", RECIPES, re.M)
+    named = set(re.findall(r"`(test_\w+)`", row))
+    files = [
+        path
+        for path in (tmp_path / "tests").rglob("test_*.py")
+        if named & set(re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.M))
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-rf", "-k", " or ".join(named)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(
+        [*command, *files], capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert set(re.findall(r"^FAILED \S+::(\w+)", ran.stdout, re.M)) == named, ran.stdout
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the package with all examples in it does."""
@@ -142,7 +168,8 @@ def test_the_examples_work_and_refuse_what_is_wrong(done: dict[str, Any]) -> Non
     assert done["told"] == [[0.5], [2]]  # the schema has both
     assert done["printed"] == {"model": "model.pb", "functions": {"half": 1}}
     assert done["output"] == ["functions", "model"]
-    assert {"override_gradient": {"formula": ["dy", "-dy * (x0 - y) / x1"]}} in done["fixed"]
+    fix = {"override_gradient": {"formula": ["dy", "-dy * (x0 - y) / x1"]}}
+    assert done["fixed"]["its true gradient"] == fix
     nothing, number, whole, other = done["refused"]
     assert nothing.endswith("a factor of 1 changes nothing")
     said = "rules[0].patch.scale_gradient: expected a number, found a string; for example"

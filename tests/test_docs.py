@@ -103,7 +103,7 @@ def test_each_gradient_in_the_text_is_one() -> None:
 
 def test_every_command_is_in_the_readme() -> None:
     assert [name for name in COMMANDS if f"graphpatch {name}" not in README] == []
-    assert len(README.splitlines()) <= 220
+    assert len(README.splitlines()) <= 220, "make room for it: say something else in fewer lines"
 
 
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"

@@ -50,5 +50,6 @@ def test_the_table_for_readers_is_up_to_date(provoked: list[dict[str, Any]]) -> 
         pytest.skip(f"click {version('click')} words its messages in another way than 8.{CLICK}")
     before = json.loads(provoke.BEFORE.read_text())
     assert before.keys() <= {provoke.key(one) for one in provoked}
-    assert provoke.RECORD.read_text() == provoke.record(provoked, before)
+    recorded = provoke.record(provoked, before)
+    assert provoke.RECORD.read_text() == recorded, "run: python scripts/provoke.py --record"
     assert TWICE.keys() <= {one["what"] for one in provoked}

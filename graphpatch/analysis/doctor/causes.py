@@ -212,7 +212,13 @@ OPS: dict[str, PatchJson] = {
     "TruncateMod": _formula("dy", "-dy * (x0 - y) / x1"),
 }
 # Of these the true gradient; the others are stand-ins.
-EXACT = frozenset({"AdjustContrastv2", "LinSpace", "TruncateMod"})
+EXACT = frozenset(
+    {
+        "AdjustContrastv2",
+        "LinSpace",
+        "TruncateMod",
+    }
+)
 PYTHON_FUNCTIONS = frozenset({"PyFunc", "PyFuncStateless"})  # of which no shape is known
 
 
