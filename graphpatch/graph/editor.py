@@ -117,16 +117,12 @@ class Editor:
         attrs: Attrs,
         beside: Node,
         before: bool = False,
-        reads: Sequence[str] = (),
     ) -> Node:
-        """Add an op, written next to the node `beside`, on its device and in its colocation.
-
-        `reads`, what x0, x1, ... are in a formula, is written down where it is given.
-        """
+        """Add an op, written next to the node `beside`, on its device and in its colocation."""
         name = _fresh(name, beside.body)
         proto = NodeDef(name=name, op=op, input=inputs, device=beside.device, attr=attrs)
         _inherit(proto, beside)
-        return self._add(proto, beside, before, reads=tuple(reads))
+        return self._add(proto, beside, before)
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
         """Add an op that is another one on other inputs, written next to it."""
@@ -172,24 +168,19 @@ class Editor:
         op: str,
         inputs: Callable[[Node], Sequence[str]],
         attrs: Attrs,
-        shadow: bool = False,
-        reads: Sequence[str] = (),
     ) -> Node:
         """Move an op aside to `NAME/forward`, and add an op that takes its name and outputs.
 
         `inputs` gives the new op's inputs, from the op under its new name. The new op must have
-        as many outputs as the old one: whoever read those reads the new ones. `shadow` says that
-        no gradient reaches the moved op any more, `reads` is written down on the new one.
+        as many outputs as the old one: whoever read those reads the new ones.
         """
         name, spelled = node.name, _spelled(node)
         edited = self._open(node)
         edited.node.name = _fresh(f"{name}/forward", node.body)
         rename_all(node.body, [node.index], [edited.node.name])
-        if shadow:
-            self.shadow(node)
         if OUTPUT_SHAPES in edited.node.attr:
             attrs = {**attrs, OUTPUT_SHAPES: edited.node.attr[OUTPUT_SHAPES]}
-        new = self.add(name, op, inputs(node), attrs, beside=node, reads=reads)
+        new = self.add(name, op, inputs(node), attrs, beside=node)
         self._respell(new, spelled)
         return new
 
@@ -211,6 +202,11 @@ class Editor:
         record = self._open(node).record
         if record.shadow is None:
             record.shadow = self.rule
+
+    def set_reads(self, node: Node, reads: Sequence[str]) -> None:
+        """Write down what x0, x1, ... are in the formula of an op that was added."""
+        if reads:
+            self._open(node).record.reads = tuple(reads)
 
     def reroute(self, node: Node, output: int, tensor: str, keep: int) -> int:
         """Let all who read this output, except the op with index `keep`, read `tensor`.

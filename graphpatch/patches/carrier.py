@@ -116,19 +116,17 @@ def give_on(
     suffix: str,
     inputs: Callable[[Node, int], Sequence[str]],
     key: str = "",
-    shadow: bool = False,
-    reads: Sequence[str] = (),
 ) -> list[Node]:
     """Let an op of this type give on each of these outputs of another one; return the new ops.
 
     The other one moves to `NAME/forward`. Its name goes to the new op, or, where it has several
     outputs, to an IdentityN that reads `NAME/SUFFIX_0`, ... `inputs` says what the new op for an
-    output reads, `shadow` and `reads` are those of `Editor.take_name`.
+    output reads.
     """
     name, flat, added = node.name, known_outputs(node), list[Node]()
     if len(flat) == 1:
         values = typed(flat[0].dtype, key)
-        return [editor.take_name(node, op, lambda moved: inputs(moved, 0), values, shadow, reads)]
+        return [editor.take_name(node, op, lambda moved: inputs(moved, 0), values)]
 
     def through(moved: Node) -> list[str]:
         texts = [moved.tensor(output) for output in range(len(flat))]
@@ -139,26 +137,17 @@ def give_on(
         return texts
 
     values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
-    editor.take_name(node, "IdentityN", through, values, shadow, reads)
+    editor.take_name(node, "IdentityN", through, values)
     return added
 
 
-def join(
-    target: Target,
-    counted: Mapping[int, BackwardTensor],
-    editor: Editor,
-    emit: str,
-    noted: Sequence[str] | None = None,
-) -> None:
+def join(target: Target, counted: Mapping[int, BackwardTensor], editor: Editor, emit: str) -> None:
     """Let outputs of a target count as other tensors on the way back; those not named stay.
 
-    The last op moves to `NAME/forward`, and no gradient reaches the ops any more. `noted`: what a
-    formula calls x0, x1, ..., where the target itself does not tell. Raises PatchError where a
-    function would have to carry some of the outputs alone.
+    The last op moves to `NAME/forward`, and no gradient reaches the ops any more. Raises PatchError
+    where a function would have to carry some of the outputs alone.
     """
-    node, flat = target.last, target.outputs
-    noted = target.noted if noted is None else noted
-    shadow_behind(target, editor)
+    node, name, noted, flat = target.last, target.last.name, target.noted, target.outputs
     if not needs_function(node, editor, emit):
 
         def backward(moved: Node, output: int, stop: str, name: str) -> str:
@@ -168,18 +157,22 @@ def join(
             scope = f"{name}/repeat{numbered(output)}"
             return repeat_to_shape(tensor.tensor, stop, scope, moved, editor)
 
-        _select(node, backward, counted.keys(), editor, noted)
-        return
-    outputs, is_known = sorted(counted), not any(tensor.repeated for tensor in counted.values())
-    signature = Signature.of(
-        [flat[output].dtype or "" for output in outputs],
-        [arg.dtype or "" for arg in flat],
-        same_shape=is_known and len(outputs) == 1,
-    )
-    texts = [f"sum_like(dy{output}, x{n})" for n, output in enumerate(outputs)]
-    gradient = InlineFormula(Formula.parse(["dy"] if signature.same_shape else texts))
-    functions = gradient_functions(gradient, target, editor, signature)
-    attach(target, functions, editor, [counted[output].tensor for output in outputs], noted)
+        _select(node, backward, counted.keys(), editor)
+        if all(n in counted for n, arg in enumerate(flat) if carries(arg)):
+            editor.shadow(node)
+    else:
+        outputs, is_known = sorted(counted), not any(tensor.repeated for tensor in counted.values())
+        signature = Signature.of(
+            [flat[output].dtype or "" for output in outputs],
+            [arg.dtype or "" for arg in flat],
+            same_shape=is_known and len(outputs) == 1,
+        )
+        texts = [f"sum_like(dy{output}, x{n})" for n, output in enumerate(outputs)]
+        gradient = InlineFormula(Formula.parse(["dy"] if signature.same_shape else texts))
+        functions = gradient_functions(gradient, target, editor, signature)
+        attach(target, functions, editor, [counted[output].tensor for output in outputs])
+    shadow_behind(target, editor)
+    editor.set_reads(node.body.node(name), noted)
 
 
 def _select(
@@ -187,7 +180,6 @@ def _select(
     backward: Callable[[Node, int, str, str], str],
     outputs: Collection[int],
     editor: Editor,
-    noted: Sequence[str],
 ) -> None:
     """Give the outputs of an op on, and let what flows back go to other tensors.
 
@@ -205,8 +197,7 @@ def _select(
         true = put_op(editor, f"{name}/true{suffix}", "OnesLike", [same], "bool", moved)
         return [true, stop, backward(moved, output, stop, name)]
 
-    is_shadowed = {n for n, arg in enumerate(flat) if carries(arg)} <= set(outputs)
-    give_on(node, outputs, editor, "Select", "join", selected, ALIKE, is_shadowed, noted)
+    give_on(node, outputs, editor, "Select", "join", selected, ALIKE)
     editor.used("construction")
 
 
@@ -243,7 +234,6 @@ def constructed(
     if reason or formula is None:
         return False
     reads = target.reads
-    shadow_behind(target, editor)
 
     def backward(moved: Node, _: int, stop: str, name: str) -> str:
         tensors = {DY: stop, Y: stop}
@@ -257,7 +247,8 @@ def constructed(
         editor.note(SECOND)
         return _differentiated_once(tensor, f"{name}/backward", moved, editor)
 
-    _select(node, backward, [0], editor, target.noted)
+    _select(node, backward, [0], editor)
+    editor.shadow(node)
     return True
 
 
@@ -360,15 +351,17 @@ def carry(
             gradient, target = _with_named_tensors(gradient, target, editor)
         elif set_key(gradient, node, editor, emit):
             return
-        if constructed(gradient, target, editor, emit, filtered):
-            return
-    if is_filter and is_one_op and not is_restored(node, editor):
+    name, noted = node.name, target.noted
+    if isinstance(gradient, Computed) and constructed(gradient, target, editor, emit, filtered):
+        pass
+    elif is_filter and is_one_op and not is_restored(node, editor):
         become_filter(gradient, node, editor)
-        return
-    functions = gradient_functions(gradient, target, editor)
-    refuse_boundary(node)
+    else:
+        functions = gradient_functions(gradient, target, editor)
+        refuse_boundary(node)
+        attach(target, functions, editor, target.reads)
     shadow_behind(target, editor)
-    attach(target, functions, editor)
+    editor.set_reads(node.body.node(name), noted)
 
 
 def _check_place(as_one: Sequence[Node], node: Node, editor: Editor) -> None:

@@ -177,9 +177,10 @@ def _take_out(ops: Sequence[Node], editor: Editor) -> None:
     for node in ops:
         outputs = known_outputs(node)
         if not outputs:
-            editor.take_name(node, "NoOp", lambda _: [], {}, shadow=True)
+            editor.take_name(node, "NoOp", lambda _: [], {})
         elif len(outputs) == 1 and outputs[0].is_ref:
             variable = typed(outputs[0].dtype)
-            editor.take_name(node, "RefIdentity", _variable_alone, variable, shadow=True)
+            editor.take_name(node, "RefIdentity", _variable_alone, variable)
         else:
             raise PatchError(f"{node} changes a variable, and gives more than a reference to it")
+        editor.shadow(node)

@@ -173,22 +173,17 @@ def attach(
     target: Target,
     functions: AttachedFunctions,
     editor: Editor,
-    read: Sequence[str] | None = None,
-    noted: Sequence[str] | None = None,
+    read: Sequence[str],
 ) -> None:
     """Give the outputs of a target on by a call of `attach`, which takes the name of its last op.
 
-    `read` are the tensors that the gradient is for, in the order of its formulas; those that the
-    target reads, where they are not given. `noted`: what a formula calls x0, x1, ..., where the op
-    itself does not tell. No gradient reaches the ops behind the call any more.
+    `read` are the tensors that the gradient is for, in the order of its formulas.
     """
     node, name = target.last, target.last.name
-    noted = target.noted if noted is None else noted
-    texts = target.reads if read is None else read
     restored = is_restored(node, editor)
 
     def inputs(moved: Node) -> list[str]:
-        taken = [_argument(moved, n, texts[n], functions, name, editor) for n in functions.read]
+        taken = [_argument(moved, n, read[n], functions, name, editor) for n in functions.read]
         if differentiated_as_whole(node, editor):
             _isolate(target.nodes, editor)
         count = len(moved.outputs or ())
@@ -198,7 +193,8 @@ def attach(
         return [*taken, *outputs]
 
     op, values = functions.attach.signature.name, {attrs.OVERRIDE: attrs.text(functions.key)}
-    call = editor.take_name(node, op, inputs, values, shadow=True, reads=noted)
+    call = editor.take_name(node, op, inputs, values)
+    editor.shadow(node)
     _keep_gradient(call, functions, editor)
     editor.used("function", tape="" if restored else functions.key)
 

@@ -126,13 +126,13 @@ class SurrogateGradient(Patch):
     def rewrite(self, target: Target, editor: Editor) -> None:
         """Let a target count as the formula of what it reads."""
         target.refuse_open()
-        node, scope = target.last, f"{target.last.name}/surrogate"
+        node, name, scope = target.last, target.last.name, f"{target.last.name}/surrogate"
         named = named_inputs(InlineFormula(self.formula), target, editor)
-        noted = [*target.reads, *(text for text, _ in named)] if named else target.noted
+        reads = [*target.reads, *(text for text, _ in named)]
         more = []
         for number, (text, dtype) in enumerate(named):
-            name = f"{scope}/stop{numbered(number)}"
-            more.append((put_op(editor, name, "StopGradient", [text], dtype, node), dtype))
+            stop = f"{scope}/stop{numbered(number)}"
+            more.append((put_op(editor, stop, "StopGradient", [text], dtype, node), dtype))
         reading = msgspec.structs.replace(target, more=tuple(more))
         value = self.check_target(reading)
         formula = node_defs([value], not node.body.is_main)
@@ -146,17 +146,16 @@ class SurrogateGradient(Patch):
                 f"made; write it with other functions, or inline the function "
                 f'("body": "main" leaves functions out)'
             )
-        # What stands before the op may be another tensor, where a function carries it.
-        if is_carried and not named:
-            noted = target.reads
         anchor = list[str]()  # what constants wait for, to be in the op's v1 loop or branch
         if in_control_flow(node, editor):
-            name, read, arg = f"{scope}/in", node.data_inputs[:1], target.inputs[0]
-            anchor = [f"^{op_of(put_op(editor, name, 'Identity', read, arg.dtype, node))}"]
+            inside, read, arg = f"{scope}/in", node.data_inputs[:1], target.inputs[0]
+            anchor = [f"^{op_of(put_op(editor, inside, 'Identity', read, arg.dtype, node))}"]
         tensors = {f"x{n}": text for n, text in enumerate(reading.reads)}
         tensor = put_beside(formula, node, tensors, editor, anchor, f"{scope}/")
         counted = BackwardTensor(tensor, not _has_shape_of_output(value, target))
-        join(target, {0: counted}, editor, self.emit, noted)
+        join(target, {0: counted}, editor, self.emit)
+        if named or is_carried:  # a function that carries it reads other tensors than the op does
+            editor.set_reads(node.body.node(name), reads)
 
     def formulas(self, target: Target) -> str:
         """Return the one formula of all tensors."""
