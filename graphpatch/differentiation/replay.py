@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias, Union
 
 from graphpatch import opdefs
 from graphpatch.control_flow.stored import StoredContexts, StoredLoop
@@ -69,25 +68,35 @@ class Refusal:
     kind: str
     says: str
 
+    @property
+    def first(self) -> Refusal:
+        """Return itself, as it is one cause and no function with several."""
+        return self
 
-Raised: TypeAlias = Sequence[Union[Refusal, "BackwardPass"]]
-"""What is raised, in TensorFlow's order: at ops, and inside functions that ops call."""
-
-
-def _first(raised: Raised) -> Refusal | None:
-    causes = (cause if isinstance(cause, Refusal) else cause.first for cause in raised)
-    return next((cause for cause in causes if cause is not None), None)
-
-
-def _raises(raised: Raised) -> bool:
-    """Return whether anything is raised but by what our own rules carry."""
-    return any(
-        cause.kind != CARRIED if isinstance(cause, Refusal) else cause.raises for cause in raised
-    )
+    @property
+    def raises(self) -> bool:
+        """Return whether it is raised by anything but what our own rules carry."""
+        return self.kind != CARRIED
 
 
-@dataclass(frozen=True, slots=True)
-class OpGradientFlow:
+class Raising:
+    """What something raises, in TensorFlow's order: at ops, and inside functions that ops call."""
+
+    raised: Sequence[Refusal | BackwardPass]
+
+    @cached_property
+    def first(self) -> Refusal | None:
+        """Return what is raised first, at an op or inside. It is asked when all is known."""
+        return next((cause.first for cause in self.raised if cause.first is not None), None)
+
+    @cached_property
+    def raises(self) -> bool:
+        """Return whether anything is raised but by what our own rules carry."""
+        return any(cause.raises for cause in self.raised)
+
+
+@dataclass(frozen=True)
+class OpGradientFlow(Raising):
     """What an op answers where a gradient comes to its outputs: the input slots it flows into.
 
     `nonzero_from` has, by slot, the outputs from which what flows is not always zero; default: from
@@ -97,23 +106,13 @@ class OpGradientFlow:
     """
 
     slots: frozenset[int] = frozenset()
-    raised: Raised = ()
+    raised: Sequence[Refusal | BackwardPass] = ()
     nonzero_from: Mapping[int, frozenset[int]] = field(default_factory=dict)
     is_whole: bool = False
 
-    @property
-    def first(self) -> Refusal | None:
-        """Return what is raised first, at the op or in what it calls."""
-        return _first(self.raised)
-
-    @property
-    def raises(self) -> bool:
-        """Return whether anything is raised but by what our own rules carry."""
-        return _raises(self.raised)
-
 
 @dataclass(eq=False)
-class BackwardPass:
+class BackwardPass(Raising):
     """What one call of `tf.gradients` does in one body, from its targets back to its sources.
 
     `got` are the tensors for which there is a gradient, `live` those of which it is not always 0:
@@ -144,16 +143,6 @@ class BackwardPass:
     def refusals_here(self) -> Iterator[Refusal]:
         """Return what is raised at ops of the body itself, not in functions that they call."""
         return (cause for cause in self.raised if isinstance(cause, Refusal))
-
-    @cached_property
-    def first(self) -> Refusal | None:
-        """Return what is raised first. It is asked of the innermost functions first, at the end."""
-        return _first(self.raised)
-
-    @cached_property
-    def raises(self) -> bool:
-        """Return whether anything is raised but by what our own rules carry."""
-        return _raises(self.raised)
 
     @cached_property
     def arguments(self) -> tuple[frozenset[int], frozenset[int]]:

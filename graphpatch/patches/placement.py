@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.differentiation.bodies import Bodies
-from graphpatch.differentiation.flow import override_key
+from graphpatch.differentiation.flow import is_carrier, override_key
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
@@ -108,7 +108,7 @@ def refuse_boundary(node: Node) -> None:
 
 def refuse_carried(node: Node) -> None:
     """Raise PatchError for an op that has a gradient of ours in functions already."""
-    if node.op in node.body.library.gradients and provenance.record(node) is not None:
+    if is_carrier(node):
         rules = {author.rule for author in provenance.rules_that_touched(node)}
         raise PatchError(
             f"{node} has the gradient that rule {', '.join(map(repr, sorted(rules)))} gave it; "
