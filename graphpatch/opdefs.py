@@ -16,21 +16,19 @@ import msgspec
 
 from graphpatch.decoding import decode
 from graphpatch.errors import ModelError
-from graphpatch.protos import AttrValue, OpList
+from graphpatch.protos import POOL, AttrValue, OpList
 from graphpatch.protos import OpDef as OpDefProto
-
-_NAMES = (
-    "float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32"
-    " bfloat16 qint16 quint16 uint16 complex128 float16 resource variant uint32 uint64"
-    " float8_e5m2 float8_e4m3fn float8_e4m3fnuz float8_e4m3b11fnuz float8_e5m2fnuz"
-    " int4 uint4 int2 uint2 float4_e2m1fn"
-).split()
 
 REF = 100
 """How far the number of a reference dtype (DT_FLOAT_REF is 101) lies above its base dtype's."""
 
-DTYPE_NAMES: dict[int, str] = {
-    number + ref: name for ref in (0, REF) for number, name in enumerate(_NAMES, start=1)
+_SPELLED_OTHERWISE = {"float": "float32", "double": "float64", "half": "float16"}
+_NAMES = {
+    value.number: value.name.removeprefix("DT_").removesuffix("_REF").lower()
+    for value in POOL.FindEnumTypeByName("tensorflow.DataType").values
+}
+DTYPE_NAMES = {
+    number: _SPELLED_OTHERWISE.get(name, name) for number, name in sorted(_NAMES.items()) if number
 }
 """The name (`tf.DType.name`, base dtype) of each number of the enum DataType."""
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_or
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import fields
 
 from graphpatch.decoding import convert
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean, wrong_argument
@@ -468,8 +469,11 @@ def as_struct(document: Any, kind: type[T]) -> T:
     path = re.sub(r"\[[^]]*\]", "", place).split(".")
     of_object = re.fullmatch(r"Object (.*) field `(.+)`", problem)  # it has or lacks this key
     key = of_object[2] if of_object else path.pop()
-    structs = _structs_at(kind, filter(None, path))
-    types = {field.encode_name: field.type for s in structs for field in msgspec.structs.fields(s)}
+    structs: list[type[msgspec.Struct]] = [kind]
+    for name in filter(None, path):
+        named = [field for s in structs for field in fields(s) if field.encode_name == name]
+        structs = [struct for field in named for struct in _structs_in(field.type)]
+    types = {field.encode_name: field.type for s in structs for field in fields(s)}
     if of_object and key not in types:
         instead = next((w for s in structs if (w := WRITTEN.get(f"{s.__name__}.{key}"))), "")
         right = f"write: {instead}" if instead else did_you_mean(key, types).removeprefix("; ")
@@ -493,18 +497,12 @@ def _parts(of: Any) -> Iterator[Any]:
         yield from _parts(inner)
 
 
-def _structs_at(top: type[msgspec.Struct], path: Iterable[str]) -> list[type[msgspec.Struct]]:
-    """Return the objects that may stand at a path of keys; of an edge, which is a list, its own."""
-    structs = [top]
-    for key in path:
-        fields = [field for struct in structs for field in msgspec.structs.fields(struct)]
-        structs = _structs_in(field.type for field in fields if field.encode_name == key)
-        lists = [struct for struct in structs if struct.__struct_config__.array_like]
-        fields = [field for struct in lists for field in msgspec.structs.fields(struct)]
-        structs += _structs_in(field.type for field in fields)
-    return [struct for struct in structs if not struct.__struct_config__.array_like]
-
-
-def _structs_in(types: Iterable[Any]) -> list[type[msgspec.Struct]]:
-    parts = (part for of in types for part in _parts(of))
-    return [part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct)]
+def _structs_in(of: Any) -> Iterator[type[msgspec.Struct]]:
+    """Yield the objects that a value of this type holds; of an edge, which is a list, its own."""
+    for part in _parts(of):
+        if isinstance(part, type) and issubclass(part, msgspec.Struct):
+            if part.__struct_config__.array_like:
+                for field in fields(part):
+                    yield from _structs_in(field.type)
+            else:
+                yield part

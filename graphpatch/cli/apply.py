@@ -17,7 +17,6 @@ from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.say import (
     MATCH,
-    Shows,
     bar,
     noted,
     notes_of_warnings,
@@ -32,6 +31,7 @@ from graphpatch.fleet.work import Finish, FleetOrder, TaskResult, Tell, patch_mo
 from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX
+from graphpatch.graph.graph import Progress
 from graphpatch.rules import EMITS
 from graphpatch.shown import document_of, plural
 
@@ -205,7 +205,7 @@ def apply_to(order: FleetOrder, as_json: bool, tell: Words, finish: Finish | Non
     _refuse_options(order, as_json)
     if order.is_of_many():
         total, results = patch_models(order)
-        return report_each(total, map(_passing_over, results), as_json, _patched_lines, "patched")
+        return report_each(total, results, as_json, _patched_lines, "patched")
 
     def say_report(report: dict[str, Any]) -> None:
         """Print a report before its output takes its name; of several one document, at the end."""
@@ -228,21 +228,13 @@ def apply_to(order: FleetOrder, as_json: bool, tell: Words, finish: Finish | Non
 
 
 def _patch_one(
-    progress: Shows, finish: Finish | None, say_report: Tell, order: FleetOrder, task: Task
+    progress: Progress, finish: Finish | None, say_report: Tell, order: FleetOrder, task: Task
 ) -> TaskResult:
     """Patch a model in this process, and keep what is wrong with it for the end."""
     try:
         return patch_model(order, task, progress, finish, say_report)
     except GraphpatchError as error:
         return TaskResult(task, error=str(error))
-
-
-def _passing_over(done: TaskResult) -> TaskResult:
-    """Pass over a patched model that lies beside its original, and that nobody named."""
-    is_patched = ".patched" in Path(done.task.model).suffixes
-    if not (done.error and done.task.searched and is_patched) or done.bug:
-        return done
-    return replace(done, error="", passed_over=done.error.removeprefix(f"{done.task.model}: "))
 
 
 def report_each(

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,7 +27,9 @@ from graphpatch.shown import (
 )
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    import rich.progress
+
+    from graphpatch.graph.graph import Progress
 
 # Which words are coloured, and how; at most one of them in a line.
 COLOURED: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -84,13 +86,8 @@ OP = {"body": str, "op": str, "type": str}
 MATCH = {**OP, "captures?": {str: str}, "inputs?": {str: str}, "graph?": str}
 
 
-def say(text: str, err: bool = False) -> None:
-    """Print one line to standard output, or to standard error."""
-    _echo(one_line(text), err)
-
-
 def say_lines(lines: Iterable[str], err: bool = False) -> None:
-    """Print lines; one that holds a line feed is still printed as one line."""
+    """Print lines to stdout, or to stderr; one that holds a line feed is still one line."""
     _echo("\n".join(map(one_line, lines)), err)
 
 
@@ -150,17 +147,14 @@ def notes_of_warnings() -> Iterator[list[str]]:
 SECONDS_BEFORE_BAR = 1.0
 SECONDS_BETWEEN_LINES = 10.0  # and before the first
 
-Shows = Callable[[str, int, int], None]
-"""Called with what is done, how much of it, and of how much."""
-
 
 @contextmanager
-def bar(of_many: bool = False) -> Iterator[Shows]:
+def bar(of_many: bool = False) -> Iterator[Progress]:
     """Give what shows progress; of short work it shows nothing. One `of_many` counts things."""
     started, is_terminal = time.monotonic(), sys.stderr.isatty()  # rich puts a proxy in its place
     printed = started
-    progress: Progress | None = None
-    tasks: dict[str, TaskID] = {}
+    progress: rich.progress.Progress | None = None
+    tasks: dict[str, rich.progress.TaskID] = {}
 
     def show(label: str, done: int, total: int) -> None:
         nonlocal printed, progress
@@ -169,7 +163,8 @@ def bar(of_many: bool = False) -> Iterator[Shows]:
             percent = done * 100 // total if total else 0
             if now - printed >= SECONDS_BETWEEN_LINES and (of_many or percent):
                 printed = now
-                say(f"{label}: {f'{done} of {total}' if of_many else f'{percent}%'}", err=True)
+                count = f"{done} of {total}" if of_many else f"{percent}%"
+                say_lines([f"{label}: {count}"], err=True)
         elif now - started >= SECONDS_BEFORE_BAR:
             progress = progress or _started(of_many)
             if label not in tasks:
@@ -183,7 +178,7 @@ def bar(of_many: bool = False) -> Iterator[Shows]:
             progress.stop()
 
 
-def _started(of_many: bool) -> Progress:
+def _started(of_many: bool) -> rich.progress.Progress:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress
 

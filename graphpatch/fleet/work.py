@@ -165,7 +165,9 @@ def run_task(work: Work, order: FleetOrder, task: Task) -> TaskResult:
         done = work(order, task)
     except (GraphpatchError, OSError, MemoryError) as error:
         message = str(error) or type(error).__name__
-        if isinstance(error, ForeignError) and task.searched and task.model.endswith(".pbtxt"):
+        is_text = isinstance(error, ForeignError) and task.model.endswith(".pbtxt")
+        is_output = work is patch_model and ".patched" in Path(task.model).suffixes
+        if task.searched and (is_text or is_output):  # what nobody named may be no model to patch
             done = TaskResult(task, passed_over=message.removeprefix(f"{task.model}: "))
         else:
             names_it = task.model in message or str(Path(task.model)) in message
