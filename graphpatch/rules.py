@@ -80,6 +80,7 @@ IN_WORDS = {
 RULES_TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
+IN_CURRENT_FOLDER = in_folder(Path())
 
 
 @documented
@@ -248,7 +249,7 @@ def rules_of(
     RulesError where one is not valid, TypeError where it is none of these.
     """
     if isinstance(rules, str | os.PathLike):
-        return rules_in(raw_rules(rules), str(rules), emit, allow_python)
+        return rules_at(rules, emit, allow_python)
     if isinstance(rules, Mapping) and "rules" in rules:
         return rules_from({"version": 1, **rules}, emit, allow_python)
     listed = [rules] if isinstance(rules, Rule | Mapping) else rules
@@ -262,24 +263,27 @@ def rules_of(
     return rules_from(listed, emit, allow_python)
 
 
-def raw_rules(path: str | os.PathLike[str]) -> bytes:
-    """Return what a rules file holds, or a recipe makes, with the tensors that it names.
+def rules_at(
+    path: str | os.PathLike[str],
+    emit: str | None = None,
+    allow_python: bool = False,
+    allow_none: bool = False,
+) -> list[Rule]:
+    """Return the rules of a file, which may name .npy files beside it, or of a recipe.
 
-    `-` is standard input. Raises RulesError where there is no such file or recipe.
+    `-` is standard input. Raises RulesError where there is no such file or recipe, or it is wrong.
     """
-    if is_recipe(path):
-        return msgspec.json.encode(recipe_rules(str(path)))
-    is_piped = str(path) == "-"
     try:
-        raw = read_whole(path)
+        raw = msgspec.json.encode(recipe_rules(str(path))) if is_recipe(path) else read_whole(path)
     except FileNotFoundError as error:
         more = "; graphpatch.pattern takes the text of a pattern" if "->" in str(path) else ""
         raise RulesError(f"{not_there(Path(path))}{more}{recipe_called(path)}") from error
     except OSError as error:
-        name = "standard input" if is_piped else path
+        name = "standard input" if str(path) == "-" else path
         reason = error.strerror or error
         raise RulesError(f"cannot read {name}: {reason}; {NO_RULES_FILE}") from error
-    return self_contained(raw, str(path), in_folder(Path() if is_piped else Path(path).parent))
+    files = in_folder(Path(path).parent)
+    return rules_in(raw, str(path), emit, allow_python, allow_none, files)
 
 
 def rules_in(
@@ -288,10 +292,11 @@ def rules_in(
     emit: str | None = None,
     allow_python: bool = False,
     allow_none: bool = False,
+    files: Files = IN_CURRENT_FOLDER,
 ) -> list[Rule]:
     """Return the rules that the bytes of a file hold; `path` is what errors call it."""
     try:
-        return rules_from(decoded(raw), emit, allow_python, allow_none)
+        return rules_from(decoded(raw), emit, allow_python, allow_none, files)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
 
@@ -301,10 +306,11 @@ def rules_from(
     emit: str | None = None,
     allow_python: bool = False,
     allow_none: bool = False,
+    files: Files = IN_CURRENT_FOLDER,
 ) -> list[Rule]:
     """Return the rules of a parsed file, or of a list of rules, in which a Rule is what it is.
 
-    `.npy` files lie in this folder.
+    `files` gives the `.npy` files that they name.
     """
     ready: dict[int, Rule] = {}
     if isinstance(document, list | tuple):
@@ -313,7 +319,7 @@ def rules_from(
         document = {"version": 1, "rules": written}
     if is_too_deep(document):
         raise RulesError(TOO_DEEP)
-    file = as_struct(with_tensors(document, in_folder(Path())), RulesFile)
+    file = as_struct(with_tensors(document, files), RulesFile)
     try:  # a patched model carries its rules as JSON
         json.dumps(document, default=repr, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -400,16 +406,6 @@ def by_recipe(rules: Iterable[Rule]) -> list[list[Rule]]:
 
 
 # From JSON to values.
-
-
-def self_contained(raw: bytes, path: str, files: Files) -> bytes:
-    """Return the rules file with the tensors in it that it names in `files`."""
-    try:
-        document = decoded(raw)
-        whole = document if is_too_deep(document) else with_tensors(document, files)
-    except RulesError as error:
-        raise RulesError(f"{path}: {error}") from error
-    return raw if whole == document else msgspec.json.encode(whole)
 
 
 def is_too_deep(document: Any) -> bool:

@@ -5,7 +5,6 @@ Whatever is wrong with a model stays with the model.
 
 from __future__ import annotations
 
-import functools
 import gc
 import hashlib
 import time
@@ -31,9 +30,7 @@ from graphpatch.formats.model import write_to_stdout
 from graphpatch.formats.output import regular_files
 from graphpatch.gradients.tensors import checked_name
 from graphpatch.graph.graph import Progress
-from graphpatch.rules import Rule, raw_rules, rules_in, self_contained
-
-_rules_once = functools.lru_cache(maxsize=4)(rules_in)
+from graphpatch.rules import Rule, rules_at, rules_in
 
 
 class TaskResult(msgspec.Struct, frozen=True):
@@ -55,8 +52,8 @@ class TaskResult(msgspec.Struct, frozen=True):
 class FleetOrder(msgspec.Struct, frozen=True):
     """What the user asked for: `rules` and `models` as typed.
 
-    A worker is told of it as `with_rules` gives it: with what the rules file holds (`raw`), and the
-    folder that relative paths are seen from (`root`), where a worker's is another one.
+    A worker is told of it as `with_rules` gives it: with the rules that were `read`, and the folder
+    that relative paths are seen from (`root`), where a worker's is another one.
     """
 
     rules: str
@@ -72,9 +69,8 @@ class FleetOrder(msgspec.Struct, frozen=True):
     export: Export | None = None
     force: bool = False  # outputs may replace what graphpatch did not write
     recorded: bool = True  # hashes are taken of what is written into a folder, for its manifest
-    raw: bytes = b""
+    read: tuple[Rule, ...] = ()
     root: str = ""
-    allow_none: bool = False  # without a rule, a model is only converted
     version: str = msgspec.field(default_factory=lambda: graphpatch.__version__)
 
     def __post_init__(self) -> None:
@@ -108,25 +104,23 @@ class FleetOrder(msgspec.Struct, frozen=True):
 
     def with_rules(self, recorded: bool = False) -> FleetOrder:
         """Return what the workers are told. Raises RulesError where the rules are not valid."""
-        converts = self.export is not None or bool(self.out and self.out.endswith(".meta"))
-        order = structs.replace(
+        return structs.replace(
             self,
             models=(),
             recorded=recorded,
-            raw=self._raw_rules(),
+            read=tuple(self._read_rules()),
             root="" if self.scheduler is None else str(Path.cwd()),
-            allow_none=converts and not self.is_of_many(),
         )
-        order.read_rules()
-        return order
 
-    def _raw_rules(self) -> bytes:
-        """Return what the rules file holds, with the .npy files beside it; it may lie in a store.
+    def _read_rules(self) -> list[Rule]:
+        """Return the rules of the file, which may lie in a store, with the .npy files beside it.
 
-        Raises FleetError where it cannot be read.
+        Without a rule, one model may be converted. Raises FleetError where a store cannot be read.
         """
+        converts = self.export is not None or bool(self.out and self.out.endswith(".meta"))
+        options = self.emit, self.allow_python, converts and not self.is_of_many()
         if not is_remote(self.rules):
-            return raw_rules(self.rules)
+            return rules_at(self.rules, *options)
         first, chain, rest = self.rules.partition("::")
         folder = first.rpartition("/")[0] + "/"
 
@@ -134,15 +128,11 @@ class FleetOrder(msgspec.Struct, frozen=True):
             inside = stores.inner_path(checked_name(name), self.rules)
             return stores.read_small(f"{folder}{inside}{chain}{rest}")
 
-        return self_contained(stores.read_small(self.rules), self.rules, beside)
-
-    def read_rules(self) -> list[Rule]:
-        """Return the rules, read once in a process. Raises RulesError where they are not valid."""
-        return _rules_once(self.raw, self.rules, self.emit, self.allow_python, self.allow_none)
+        return rules_in(stores.read_small(self.rules), self.rules, *options, beside)
 
     def digest(self) -> str:
         """Return the rules by content: another layout of the same file has the same."""
-        content = [(rule.written, self.emit or "auto") for rule in self.read_rules()]
+        content = [(rule.written, self.emit or "auto") for rule in self.read]
         return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 
     def path(self, name: str) -> Path:
@@ -183,7 +173,7 @@ def check_model(order: FleetOrder, task: Task) -> TaskResult:
     from graphpatch.analysis.applied import check  # here, as `apply` does without
 
     with _at_hand(order, task.model) as path:
-        checked = replace(check(order.read_rules(), path), model=task.model)
+        checked = replace(check(order.read, path), model=task.model)
     return TaskResult(task, checked.document(), error=checked.error)
 
 
@@ -210,7 +200,7 @@ def patch_model(
         target = task.output if is_remote(task.output) else str(order.path(task.output))
         if task.output and replaces(target, order.force, original, label=task.output):
             report["replaced"] = True
-        result = apply_rules(order.read_rules(), load(path, progress), progress, order.export)
+        result = apply_rules(order.read, load(path, progress), progress, order.export)
         result = finish(result) if finish else result
         report = result.to_json(task.model, task.output, report)
 

@@ -70,7 +70,7 @@ def test_arrays_in_a_store(folder: Path) -> None:
     models = (str(folder / "in"),)
     for url in (f"file://{folder}/rules/r.json", f"zip://deep/r.json::file://{folder}/r.zip"):
         order = FleetOrder(url, models, "out", jobs=1, allow_chained=True)
-        [rule] = order.with_rules().read_rules()  # what the workers are told
+        [rule] = order.with_rules().read  # what the workers are told
         constants: Any = rule.written_patch["override_gradient"]["constants"]
         assert base64.b64decode(constants["w"]["float32"]) == np.float32(NUMBERS).tobytes()
 

@@ -20,10 +20,11 @@ from graphpatch.fleet.work import FleetOrder, TaskResult, Work, patch_model, run
 from graphpatch.fleet.workers import by_processes
 from graphpatch.formats import Model
 from graphpatch.formats.output import sweep
+from graphpatch.rules import rules_from
 from tests import graphs
-from tests.refusals import MODEL, RULE, rules_text
+from tests.refusals import MODEL, RULE
 
-ORDER = FleetOrder("rules.json", recorded=False, raw=rules_text(RULE).encode())
+ORDER = FleetOrder("rules.json", recorded=False, read=tuple(rules_from([RULE])))
 
 
 def tasks(folder: Path, count: int) -> list[Task]:
