@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from graphpatch import names
@@ -52,14 +52,15 @@ def check_graph(graph: Graph) -> None:
 
 
 def _check_inputs(body: Body) -> None:
-    legal = {*body.by_name, *body.arguments}
+    legal: Mapping[str, int] = body.by_name
+    if body.arguments:
+        legal = {**legal, **body.arguments}
     # Most inputs are spelled as the op's name, in many bodies all: those need no parsing.
     if all(map(legal.__contains__, chain.from_iterable(body.heads.inputs))):
         return
     odd = [
         (index, slot, text)
         for index, inputs in enumerate(body.heads.inputs)
-        if not legal.issuperset(inputs)
         for slot, text in enumerate(inputs)
         if text not in legal
     ]

@@ -494,7 +494,7 @@ def _tensors(sides: Sequence[BodySide], tables: Tables, count: int) -> list[int]
     for side in sides:
         known = Shapes(side.wiring) if len(side.nodes) <= MOST_SHAPES else None
         for row, head in side.heads.items():
-            dtypes[row] = side.wiring.dtype((head, 0)) or dtypes[row]
+            dtypes[row] = side.wiring.form(head).dtypes.get(0) or dtypes[row]
             if known is not None and head >= 0:
                 shapes[row].append(known.of((head, 0)))
     merged = (merged_shape(of_row) if of_row else None for of_row in shapes)
