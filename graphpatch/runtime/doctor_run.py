@@ -25,7 +25,7 @@ from graphpatch.runtime.graph_run import (
     ops_before,
     placeholders,
 )
-from graphpatch.runtime.imported import imported_graph, spliced
+from graphpatch.runtime.imported import imported_graph, spliced_function
 from graphpatch.runtime.tf_gradients import (
     RaisedError,
     control_flow,
@@ -410,19 +410,12 @@ class _Search(SessionModel):
 
     def _inlined(self, function: str, reads: Sequence[Any]) -> list[Any]:
         """Return what a function computes of these tensors."""
-        from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
-
         scope = f"{INSIDE}{len(self.labels)}"
         self.labels[scope] = function
-        definition = self.functions[function]
-        graph_def, flat = function_def_to_graph_def(definition)
-        for node in graph_def.node:
-            node.attr.pop("_class", None)  # it names ops outside
-            self.nodes[f"{scope}/{node.name}"] = node
-        names = [arg.name for arg in definition.signature.input_arg]
-        results = [definition.ret[arg.name] for arg in definition.signature.output_arg]
-        inputs = dict(zip(names, reads, strict=True))
-        return spliced(graph_def, inputs, [flat[name] for name in results], scope)
+        producer = self.model_graph.library.producer
+        tensors, nodes = spliced_function(self.functions[function], reads, scope, producer)
+        self.nodes |= {f"{scope}/{node.name}": node for node in nodes}
+        return tensors
 
     def _place(self, name: str) -> tuple[str, str]:
         """Return the body that an op or a tensor is of, and what it is called there."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch import names, opdefs
-from graphpatch.errors import FormulaError, ModelError, PatchError, RulesError, did_you_mean
+from graphpatch import opdefs
+from graphpatch.errors import FormulaError, PatchError, RulesError, did_you_mean
 from graphpatch.gradients.attach import GradientFunction as TracedGradient
 from graphpatch.gradients.attach import OpDtypes
 from graphpatch.gradients.formula import Formula
@@ -35,14 +35,13 @@ from graphpatch.gradients.spec import (
 from graphpatch.graph.functions import NO_INLINE, Part, calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body
-from graphpatch.graph.op_types import PLACEHOLDER
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.opdefs import DIFFERENTIABLE, tensor_index
+from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.patches import function_carrier
 from graphpatch.protos import FunctionDef, GraphDef, NodeDef
 from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import first_line, require_tensorflow
-from graphpatch.runtime.imported import exported_graph, rename_calls, spliced
+from graphpatch.runtime.imported import exported_graph, rename_calls, spliced, spliced_function
 from graphpatch.runtime.tf_gradients import gradients
 
 GradientFunction = Callable[..., "list[Any]"]
@@ -301,28 +300,11 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     in their turn: y are the outputs of the op, as its inputs y are behind StopGradients. It gives
     None for an input without a gradient.
     """
-
-    def as_in_main(text: str) -> str:
-        tensor = names.parse(text)
-        if tensor.control or tensor.op in body.arguments:
-            return text
-        place = tensor_index(body.node(tensor.op).outputs or [], tensor.arg, tensor.index)
-        if place is None:
-            raise ModelError(f"{body.label} reads {tensor}, an output that is not there")
-        return f"{tensor.op}:{place}"
-
     message = GraphDef()
-    message.versions.producer = body.library.producer
-    for name, dtype in body.arguments.items():
-        message.node.add(name=name, op=PLACEHOLDER).attr["dtype"].type = dtype
-    for node in body:
-        copy = message.node.add()
-        copy.ParseFromString(b"".join(map(piece_bytes, body.payload(node.index).pieces)))
-        copy.input[:] = list(map(as_in_main, copy.input))
-    message.library.function.extend(called_in_order(graph, body).values())
-    graph_def = message.SerializeToString(deterministic=True)
-    flowing = [] if body.signature is None else [arg.name for arg in body.signature.output_arg]
-    fetched = [as_in_main(body.ret[name]) for name in flowing]
+    message.library.function.extend(
+        [*called_in_order(graph, body).values(), definition(graph, body.label)]
+    )
+    library = message.SerializeToString(deterministic=True)
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
         read = [
@@ -330,14 +312,13 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
             for tensor, name in zip(op.inputs, body.arguments, strict=False)
         ]
         # An op that reads a tensor of another graph captures it; input_map does not.
-        fed = map(tf.identity, (*read, *map(dense, op.outputs, upstream)))
-        placeholders = (f"{name}:0" for name in body.arguments)
-        tensors = spliced(
-            tf.compat.v1.GraphDef.FromString(graph_def),
-            dict(zip(placeholders, fed, strict=True)),
-            fetched,
-            "graphpatch",
-        )
+        fed = list(map(tf.identity, (*read, *map(dense, op.outputs, upstream))))
+        functions = tf.compat.v1.GraphDef.FromString(library)
+        *called, own = functions.library.function
+        if called:
+            spliced(functions, {}, [], "graphpatch")
+        tensors, _ = spliced_function(own, fed, "graphpatch", body.library.producer)
+        flowing = [arg.name for arg in own.signature.output_arg]
         return [
             dx if name.startswith("d") and x.dtype.is_floating else None
             for name, dx, x in zip(flowing, tensors, op.inputs, strict=True)
@@ -356,10 +337,15 @@ def called_in_order(
     functions: dict[str, FunctionDef] = {}
     for node, name in calls(body):
         if (among is None or node.index in among) and name in graph.functions.keys() - functions:
-            _, part = graph.function_fields[name]
             functions |= called_in_order(graph, graph.functions[name])
-            functions[name] = FunctionDef.FromString(graph.source.data[part.value : part.end])
+            functions[name] = definition(graph, name)
     return functions
+
+
+def definition(graph: Graph, function: str) -> FunctionDef:
+    """Return the FunctionDef of a function as its file has it."""
+    _, part = graph.function_fields[function]
+    return FunctionDef.FromString(graph.source.data[part.value : part.end])
 
 
 def trace(path: str, op: OpDtypes) -> TracedGradient:

@@ -5,7 +5,7 @@ And the way back: a model taken from a live graph, as the message that TensorFlo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -38,15 +38,11 @@ def bare_meta(pieces: list[Piece]) -> Any:
     return meta
 
 
-def imported(
-    meta: Any, clear_devices: bool = False, prepare: Callable[[Any], None] | None = None
-) -> Any:
-    """Return a new tf.Graph of a MetaGraphDef; `prepare` may change its GraphDef first.
+def imported(meta: Any, clear_devices: bool = False) -> Any:
+    """Return a new tf.Graph of a MetaGraphDef.
 
     Raises ModelError where TensorFlow does not take it, in its words.
     """
-    if prepare is not None:
-        prepare(meta.graph_def)
     with tf.Graph().as_default() as graph:
         if meta.collection_def:
             import_here(meta, clear_devices=clear_devices)
@@ -79,14 +75,42 @@ def exported_graph(graph: Any) -> ModelGraph:
 def spliced(
     graph_def: Any, inputs: Mapping[str, Any], asked: Sequence[str], scope: str
 ) -> list[Any]:
-    """Put the ops of a TensorFlow GraphDef into the current graph; the tensors asked for.
+    """Put the ops of a GraphDef into the current graph; return the tensors that are asked for.
 
-    `given` has tensors of the current graph in the place of the GraphDef's own, by name.
+    `inputs` has tensors of the current graph that stand for the GraphDef's own, by name.
     """
     tensors = tf.graph_util.import_graph_def(
         graph_def, input_map=dict(inputs), return_elements=list(asked), name=scope
     )
     return list(tensors)
+
+
+def spliced_function(
+    definition: Any, inputs: Sequence[Any], scope: str, producer: int
+) -> tuple[list[Any], Sequence[Any]]:
+    """Put the ops of a function into the current graph, which has the functions that it calls.
+
+    Returns what the function computes of these tensors, and the NodeDefs of its ops. `producer` is
+    the version of TensorFlow's graphs by which it was written.
+    """
+    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+
+    graph_def, flat_names = function_def_to_graph_def(definition)
+    graph_def.versions.producer = producer
+    for node in graph_def.node:
+        node.attr.pop("_class", None)  # it names ops outside
+    arguments = (arg.name for arg in definition.signature.input_arg)
+    results = [flat_names[definition.ret[arg.name]] for arg in definition.signature.output_arg]
+    by_argument = dict(zip(arguments, inputs, strict=True))
+    return spliced(graph_def, by_argument, results, scope), graph_def.node
+
+
+def redirect(readers: Iterable[Any], old: Any, new: Any) -> None:
+    """Let ops read another tensor wherever they read this one."""
+    for reader in readers:
+        for slot, tensor in enumerate(reader.inputs):
+            if tensor is old:
+                reader._update_input(slot, new)
 
 
 def rename_calls(nodes: Iterable[Any], names: Mapping[str, str]) -> None:

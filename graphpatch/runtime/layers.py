@@ -49,7 +49,7 @@ from graphpatch.runtime.functions import (
     with_gradient,
 )
 from graphpatch.runtime.gradient_functions import GradientFunction, dense, formula_value
-from graphpatch.runtime.imported import rename_calls, spliced
+from graphpatch.runtime.imported import redirect, rename_calls, spliced
 from graphpatch.runtime.register import (
     gradient_for,
     import_model,
@@ -608,15 +608,8 @@ def _fed_argument(tensor: ExportedTensor) -> Fed:
 def _with_new_gradient(op: Any, gradient: GradientFunction) -> dict[str, Any]:
     """Let whatever reads an op read its values with another gradient; these tensors by the old."""
     values = list(op.outputs)
-    readers = [
-        (reader, slot, place)
-        for place, value in enumerate(values)
-        for reader in value.consumers()
-        for slot, tensor in enumerate(reader.inputs)
-        if tensor is value
-    ]
-
+    readers = [value.consumers() for value in values]
     new = with_gradient(values, op.inputs, gradient, type=op.type, get_attr=op.get_attr)
-    for reader, slot, place in readers:
-        reader._update_input(slot, new[place])
+    for value, tensor, reading in zip(values, new, readers, strict=True):
+        redirect(reading, value, tensor)
     return {value.name: tensor for value, tensor in zip(values, new, strict=True)}

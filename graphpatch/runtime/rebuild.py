@@ -27,7 +27,7 @@ from graphpatch.graph.walk import reached
 from graphpatch.graph.wire import Source
 from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import require_tensorflow
-from graphpatch.runtime.imported import import_here, refused_as
+from graphpatch.runtime.imported import import_here, redirect, refused_as
 from graphpatch.runtime.register import meta_graph
 from graphpatch.runtime.tf_gradients import control_flow, gradients, op_types_in, warn_of_newer
 from graphpatch.shown import short
@@ -124,11 +124,8 @@ def _rebuild(graph: Any, section: GradientSection) -> Iterator[tuple[str, str]]:
         for text, tensor in new.items():
             [old] = _tensors(graph, [text])
             tensor = tf.cast(tf.convert_to_tensor(tensor), old.dtype.base_dtype)
-            for reader in old.consumers():
-                if not section.holds(reader.name) and reader is not tensor.op:
-                    for slot, read in enumerate(reader.inputs):
-                        if read is old:
-                            reader._update_input(slot, tensor)
+            readers = [op for op in old.consumers() if not section.holds(op.name)]
+            redirect([reader for reader in readers if reader is not tensor.op], old, tensor)
             yield old.op.name, tensor.op.name
 
 

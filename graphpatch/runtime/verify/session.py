@@ -421,18 +421,15 @@ def seeded_graph(model: Model, graph: ModelGraph, optimise: bool = False) -> Any
     Functions that are called run op by op; with `optimise`, as the calls say. Raises ModelError
     where TensorFlow does not take it, in its words.
     """
-
-    def prepare(graph_def: Any) -> None:
-        set_seeds(graph_def, graph)
-        if not optimise:
-            run_op_by_op(graph_def)
-
     register_lone_keys(graph)
     try:
         meta = bare_meta(model.meta_graph(graph))
     except ModelError:  # contexts that cannot be rebuilt; a Session runs it all the same
         meta = bare_meta(model.meta_graph(graph, rebuild=False))
-    return imported(meta, clear_devices=True, prepare=prepare)
+    set_seeds(meta.graph_def, graph)
+    if not optimise:
+        run_op_by_op(meta.graph_def)
+    return imported(meta, clear_devices=True)
 
 
 def set_seeds(graph_def: Any, graph: ModelGraph) -> None:
