@@ -6,7 +6,7 @@ And the way back: a model taken from a live graph, as the message that TensorFlo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -44,11 +44,7 @@ def imported(meta: Any, clear_devices: bool = False) -> Any:
     Raises ModelError where TensorFlow does not take it, in its words.
     """
     with tf.Graph().as_default() as graph:
-        if meta.collection_def:
-            import_here(meta, clear_devices=clear_devices)
-        else:
-            with _importing():
-                tf.graph_util.import_graph_def(meta.graph_def, name="")
+        import_here(meta, clear_devices=clear_devices)
     return graph
 
 
@@ -128,13 +124,9 @@ def import_here(meta: Any, path: str = "", **options: Any) -> Any:
     `options` are those of `import_meta_graph`. Raises ModelError, in TensorFlow's words, where it
     does not import the model of this path.
     """
-    with _importing(path):
-        return tf.compat.v1.train.import_meta_graph(meta, **options)
-
-
-def _importing(path: str = "") -> AbstractContextManager[None]:
     where = f"{path}: " if path else ""
-    return refused_as(ModelError, f"{where}TensorFlow does not import it")
+    with refused_as(ModelError, f"{where}TensorFlow does not import it"):
+        return tf.compat.v1.train.import_meta_graph(meta, **options)
 
 
 @contextmanager
