@@ -68,7 +68,7 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether the gradient of every pair flows, and where run, is finite and not zero.
+        """Return whether the gradient of every pair flows, and where run, is finite and not zero.
 
         False too where there is no pair. Of several pairs those count that tensors connect.
         """
@@ -78,7 +78,7 @@ class Diagnosis:
         return bool(pairs) and all(_pair_flows(*pair_result) for pair_result in pairs)
 
     def document(self, rules: str | None = None) -> dict[str, Any]:
-        """What `doctor --json` prints; `rules` is the file that the rules were written to."""
+        """Return what `doctor --json` prints; the rules were written to the file `rules`."""
         graphs = [item.document() for item in self.seen]
         for graph, results in zip(graphs, self.ran, strict=False):
             for pair, result in zip(graph["pairs"], results, strict=True):

@@ -142,7 +142,7 @@ class GraphRun:
 
     @cached_property
     def restored(self) -> dict[str, Any]:
-        """The values of variables by the name of their op, as far as the checkpoint has them."""
+        """Return the values of variables that the checkpoint has, by the name of their op."""
         if self.prefix is None:
             return {}
         values, reader = dict[str, Any](), tf.train.load_checkpoint(self.prefix)
@@ -242,7 +242,7 @@ class GraphRun:
 
     @cached_property
     def _assigns(self) -> dict[str, tuple[Any, Any]]:
-        """For each variable a placeholder that we add, and the op that assigns it."""
+        """Return for each variable a placeholder that we add, and the op that assigns it."""
         assigns = dict[str, tuple[Any, Any]]()
         with self.graph.as_default(), tf.control_dependencies(None):
             for op in variables_of(self.graph):

@@ -71,7 +71,7 @@ def _marked_npy(array: Any) -> bytes:
 
 
 def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "references") -> References:
-    """Rules that give each activation of the main graph its input on a reference as reference.
+    """Return rules that give activations of the main graph their input on a reference.
 
     `feed` has the reference input, a batch of one, by tensor name; `stem` is the folder that the
     rules name their arrays in. `skipped` has what keeps TensorFlow's own gradient, so that the

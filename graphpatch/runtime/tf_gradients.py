@@ -38,7 +38,7 @@ def gradients(
     apart: bool = False,
     **options: Any,
 ) -> list[Any]:
-    """What flows back from `ys` to each of `xs`, built in their graph; None where nothing does.
+    """Build what flows back from `ys` to each of `xs` in their graph; None where nothing does.
 
     `upstream` is what arrives at `ys`: ones by default. With `apart`, nothing flows through one of
     `xs` to another. `options` are others of `tf.compat.v1.gradients`.

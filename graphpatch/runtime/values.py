@@ -77,7 +77,7 @@ def seeded_value(name: str, dtype: Any, shape: Any, guess: Guess) -> Any:
 
 
 def upstream_weights(name: str, like: Any) -> Any:
-    """By what an output is weighted where its gradient is taken: the upstream gradient."""
+    """Return the upstream gradient with which the gradient of an output is taken."""
     like = np.asarray(like)
     random = np.random.default_rng(zlib.crc32(f"dy {name}".encode()))
     return np.asarray(random.standard_normal(like.shape, dtype=np.float32)).astype(like.dtype)
@@ -105,8 +105,8 @@ def read_feed(path: str | Path) -> dict[str, Any]:
         raise ModelError(f"{path} is not an .npz file, or is cut short") from None
     except (*UNPACKING, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
-    names = {name: full_tensor_name(name.removesuffix(NPY_SUFFIX)) for name in arrays}
-    return {names[name]: value.copy() for name, value in arrays.items()}
+    named = ((name.removesuffix(NPY_SUFFIX), value.copy()) for name, value in arrays.items())
+    return {full_tensor_name(name): value for name, value in named}
 
 
 def full_tensor_name(name: str) -> str:

@@ -115,13 +115,6 @@ class SessionModel(GraphRun):
         """Return a new tf.Graph, and what goes with it, that calls functions op by op or not."""
         return {"graph": seeded_graph(self.model, self.model_graph, optimise)}
 
-    def _full_names(self, names: Iterable[str], are_sources: bool = False) -> list[str]:
-        """Return tensors as TensorFlow spells them; ModelError for one that is not there."""
-        names = list(names)
-        ends = (names, []) if are_sources else ([], names)
-        refuse_unknown_ends(self.model.path, [self.model_graph], *ends)
-        return list(map(full_tensor_name, names))
-
     def plan(
         self,
         fed: Sequence[str],
@@ -134,8 +127,8 @@ class SessionModel(GraphRun):
 
         `read` are ops that these read. Without names gradients are taken of all float outputs.
         """
-        fed, sources = (self._full_names(names, True) for names in (fed, sources))
-        targets, is_named = self._full_names(targets), bool(targets)
+        self._refuse_unknown([*fed, *sources], targets)
+        sources, targets = (list(map(full_tensor_name, names)) for names in (sources, targets))
         signatures = meta_around(self.model_graph).signature_def.values()
         signed = (info.name for item in signatures for info in item.outputs.values() if info.name)
         names = dict.fromkeys([*self.results, *signed, *(f"{op}:0" for op in patched), *targets])
@@ -143,7 +136,7 @@ class SessionModel(GraphRun):
         in_file = self.model_graph.main.by_name
         tensors = self.there([name for name in names if op_of(name) in in_file])
         writes = waiting_ops(list(filter(_writes, self.graph.get_operations())))
-        updates = set() if is_named else trained(self.graph, self.model_graph.main)
+        updates = set() if targets else trained(self.graph, self.model_graph.main)
         targets = targets or self._targets(patched)
         return Plan(
             tensors,
@@ -165,7 +158,7 @@ class SessionModel(GraphRun):
 
     @cached_property
     def results(self) -> list[str]:
-        """The tensors that are computed, and that no op computes another tensor of.
+        """Return the tensors that are computed, and that no op computes another tensor of.
 
         A float tensor that is made an int of, as logits by ArgMax, is among them; so is what only
         ops read that write to variables, or give nothing. Left out is what is uninitialised.
@@ -181,8 +174,12 @@ class SessionModel(GraphRun):
 
     def guess(self, fed: Values, guess: Guess) -> None:
         """Take what is fed, what a checkpoint or an initialiser gives, and seeded values."""
-        names = self._full_names(fed, are_sources=True)
-        super().guess(dict(zip(names, fed.values(), strict=True)), guess)
+        self._refuse_unknown(list(fed))
+        super().guess(fed, guess)
+
+    def _refuse_unknown(self, sources: Sequence[str], targets: Sequence[str] = ()) -> None:
+        """Raise ModelError for the name of a tensor that is not there."""
+        refuse_unknown_ends(self.model.path, [self.model_graph], sources, targets)
 
     def hold(self, variables: Values) -> None:
         """Let the variables hold these values, where its own checkpoint has no others."""
@@ -270,7 +267,7 @@ class SessionModel(GraphRun):
 
     @cached_property
     def _deciders(self) -> dict[str, str]:
-        """The ops that take branches, each with the tensor by which it decides.
+        """Return the ops that take branches, each with the tensor by which it decides.
 
         No tensor where it cannot be looked at: in v1 loops and branches.
         """
