@@ -115,6 +115,8 @@ class RuleOnNewOps:
         with naming_rule(self.rule):
             for node in matched.nodes:
                 _refuse_defun(live, node)
+                if not self.is_alone:
+                    _refuse_late(live, node)
             targets = matched_graph(self.rule, graph, matched)
             patch_in_graph(self.rule, targets, self.result, self.known if self.is_alone else None)
 
@@ -133,8 +135,6 @@ class RuleOnNewOps:
             matched = _made_inside(find(graph, self.rule.match, self.rule.on), made)
             refuse_shadowed(matched.nodes, goes_first=False)
             refuse_hidden(matched.nodes)
-            for node in matched.nodes:
-                _refuse_late(live, node)
         self.take(graph, live, matched)
 
     def finish(self, made: Iterable[Any]) -> RuleResult:
@@ -198,7 +198,6 @@ def _refuse_defun(live: Any, node: Node) -> None:
 
 def _refuse_late(live: Any, node: Node) -> None:
     """Raise PatchError for an op to which a key comes too late."""
-    _refuse_defun(live, node)
     current = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if hasattr(live, "outer_graph") and live not in graphs_around(current):
         raise PatchError(

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from graphpatch.errors import RulesError, wrong_argument
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
@@ -596,8 +598,6 @@ def _kind(value: Any) -> str:
 
 def number_in(value: Any) -> Any:
     """Return the number that a Python or numpy scalar is, None for a tensor or a variable."""
-    import numpy as np
-
     is_number = isinstance(value, bool | int | float | np.generic | np.ndarray)
     return np.asarray(value).item() if is_number and np.ndim(value) == 0 else None
 

@@ -78,14 +78,20 @@ def _first_lines_kept_back() -> Iterator[None]:
             os.close(stderr)
 
 
+def nodes_in(graph_def: Any) -> Iterator[Any]:
+    """Yield the NodeDefs of a GraphDef, and of the functions in its library."""
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
+
+
 def run_op_by_op(graph_def: Any) -> None:
     """Let the functions that a GraphDef calls run with Grappler off.
 
     A Session optimises the function of a PartitionedCall by the `config_proto` of that op, whatever
     its own settings are.
     """
-    bodies = graph_def.node, *(function.node_def for function in graph_def.library.function)
-    for node in (node for nodes in bodies for node in nodes if node.op in CALLS):
+    for node in (node for node in nodes_in(graph_def) if node.op in CALLS):
         config = tf.compat.v1.ConfigProto.FromString(node.attr["config_proto"].s)
         without_grappler(config)
         node.attr["config_proto"].s = config.SerializeToString()

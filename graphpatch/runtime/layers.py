@@ -49,6 +49,7 @@ from graphpatch.runtime.functions import (
     with_gradient,
 )
 from graphpatch.runtime.gradient_functions import GradientFunction, dense, formula_value
+from graphpatch.runtime.graph_run import nodes_in
 from graphpatch.runtime.imported import redirect, rename_calls, spliced
 from graphpatch.runtime.register import (
     gradient_for,
@@ -514,10 +515,9 @@ def _wrapped(
     # with another definition: that of the original beside the patched one, for example.
     suffix, library = f"_layer_{next(_NUMBERS)}", graph_def.library
     names = {name: f"{name}{suffix}" for name in (f.signature.name for f in library.function)}
-    rename_calls(graph_def.node, names)
+    rename_calls(nodes_in(graph_def), names)
     for function in library.function:
         function.signature.name = names[function.signature.name]
-        rename_calls(function.node_def, names)
     for gradient in library.gradient:
         gradient.function_name = names.get(gradient.function_name, gradient.function_name)
         gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
@@ -581,8 +581,7 @@ def _differentiated_in_a_graph(
 
 def _without_keys(graph_def: Any) -> Any:
     """Take off the keys of gradients: nobody differentiates it, and saving would ask for them."""
-    bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
-    for node in itertools.chain(*bodies):
+    for node in nodes_in(graph_def):
         node.attr.pop(OVERRIDE, None)
     return graph_def
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from graphpatch.analysis.cuts import Cut, GradientPaths, ordered_cuts
 from graphpatch.analysis.split_parts import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
@@ -206,8 +208,6 @@ def _gradients_or_raise(
 
 def _checked_gradients(graph: Any, paths: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
     """Return the gradients at `wrt`, which fail where they are not those of the whole."""
-    import numpy as np
-
     whole = _gradients_or_raise(graph, [paths.loss], paths.wrt, None)
     checked = {}
     for name, a in at_wrt.items():

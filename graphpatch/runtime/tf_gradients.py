@@ -12,7 +12,7 @@ from typing import Any
 from graphpatch import opdefs
 from graphpatch.names import OpKey
 from graphpatch.runtime import tf
-from graphpatch.runtime.graph_run import first_line, require_tensorflow
+from graphpatch.runtime.graph_run import first_line, nodes_in, require_tensorflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,7 @@ def seeded_upstream(tensor: Any) -> Any:
 
 def op_types_in(graph_def: Any) -> set[str]:
     """Return the op types of a GraphDef, those in its functions too."""
-    bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
-    return {node.op for body in bodies for node in body}
+    return {node.op for node in nodes_in(graph_def)}
 
 
 def warn_of_newer(before: set[str], after: set[str]) -> None:
