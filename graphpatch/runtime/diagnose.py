@@ -72,10 +72,9 @@ class Diagnosis:
 
         False too where there is no pair. Of several pairs those count that tensors connect.
         """
-        pairs = [
-            pair_result for pair_result in self._results() if pair_result[0].connected
-        ] or list(self._results())
-        return bool(pairs) and all(_pair_flows(*pair_result) for pair_result in pairs)
+        results = list(self._results())
+        counted = [result for result in results if result[0].connected] or results
+        return bool(counted) and all(_pair_flows(*result) for result in counted)
 
     def document(self, rules: str | None = None) -> dict[str, Any]:
         """Return what `doctor --json` prints; the rules were written to the file `rules`."""
@@ -96,7 +95,7 @@ class Diagnosis:
         return document
 
     def __repr__(self) -> str:
-        flow = sum(_pair_flows(*pair_result) for pair_result in self._results())
+        flow = sum(_pair_flows(*result) for result in self._results())
         fixed = f", {plural(len(self.rules), 'rule')}" if self.fixed or self.rules else ""
         return f"<Diagnosis: {self.model}, {flow} of {len(self.pairs)} pairs flow{fixed}>"
 
@@ -129,9 +128,8 @@ class Diagnosis:
 
 
 def _pair_flows(pair: Pair, result: dict[str, Any] | None) -> bool:
-    ran = result is None or (result["gradient"] == "tensor" and result["ran"])
-    is_right = result is None or (result["finite"] and not result["zero"])
-    return pair.verdict == "flows" and ran and is_right
+    is_right = result is None or (result["ran"] and result["finite"] and not result["zero"])
+    return pair.verdict == "flows" and is_right
 
 
 def diagnose(

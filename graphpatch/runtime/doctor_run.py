@@ -157,7 +157,7 @@ def first_not_finite(
     seeded = tuple(t.name for t in placeholders(search.graph) if t.name not in feed)
     if reasons:
         return NotFinite(target, "not run", reasons[target], seeded=seeded)
-    return replace(search.answer(target, sources), target=target, seeded=seeded)
+    return replace(search.start(target, sources), target=target, seeded=seeded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class _Search(SessionModel):
         self.reasons: list[str] = []  # why some tensors could not be run
         self.labels: dict[str, str] = {}  # of scopes, the functions whose ops were put there
 
-    def answer(self, target_name: str, sources: Sequence[str]) -> NotFinite:
+    def start(self, target_name: str, sources: Sequence[str]) -> NotFinite:
         """Return the first op forward, or else backward."""
         target, self.sources = self.graph.get_tensor_by_name(target_name), sources
         order = [
@@ -202,18 +202,18 @@ class _Search(SessionModel):
             dxs = gradients_or_raised(target, list(region.floats.values()))
         except RaisedError as error:
             reason = str(error).partition(". ")[0]
-            return self._found("not run", f"it is finite; its gradients: {reason}")
+            return self._answer("not run", f"it is finite; its gradients: {reason}")
         self.reasons.clear()
         start = self._backward(region, dict(zip(region.floats, dxs, strict=True)))
         if start is None and self.reasons:
-            return self._found("not run", f"it is finite; its gradients: {self.reasons[0]}")
-        return start or self._found("finite", "it is finite, and so are its gradients")
+            return self._answer("not run", f"it is finite; its gradients: {self.reasons[0]}")
+        return start or self._answer("finite", "it is finite, and so are its gradients")
 
     def _region(self, order: Sequence[Any], outputs: Sequence[Any]) -> _Region:
         made = {t.name: t for op in order for t in op.outputs if t.dtype.is_floating}
         return _Region(order, outputs, {name: made[name] for name in self.there(made)})
 
-    def _found(
+    def _answer(
         self, phase: str, says: str, op: Any = None, tensors: Sequence[Any] = (), **more: Any
     ) -> NotFinite:
         """Describe what an op gives, and what it reads at the first element that is not finite."""
@@ -262,7 +262,7 @@ class _Search(SessionModel):
         remedy = FORWARD.format(FORWARD_CURES.get(first.type, BOUNDED))
         tensors = [(f"gives {self._place(gives.name)[1]}", gives), *self._reads(first)]
         remedy = remedy if first.inputs else FROM_START
-        return self._found("forward", "its value is not finite", first, tensors, remedy=remedy)
+        return self._answer("forward", "its value is not finite", first, tensors, remedy=remedy)
 
     def _backward(self, region: _Region, dxs: Mapping[str, Any]) -> NotFinite | None:
         """Find the first op, from the outputs back, to which finite gradients come alone.
@@ -293,9 +293,9 @@ class _Search(SessionModel):
         starts = [op for op in readers if op.type in ENTERS | BRANCHES]
         says = f"it is finite; its gradient is not at {last}: "
         if not starts:
-            return self._found("backward", f"{says}the sum of the gradients that come there")
+            return self._answer("backward", f"{says}the sum of the gradients that come there")
         unseen = " and ".join(dict.fromkeys(map(self._context, starts)))
-        return self._found("backward", says + UNSEEN.format(unseen), remedy=SEE_INTO)
+        return self._answer("backward", says + UNSEEN.format(unseen), remedy=SEE_INTO)
 
     def _readers(self, name: str) -> list[Any]:
         readers: list[Any] = self.graph.get_tensor_by_name(name).consumers()
@@ -342,7 +342,7 @@ class _Search(SessionModel):
                 (f"reads the gradient at {self._place(t.name)[1]}", dy) for t, dy in dys.items()
             )
             says = "it is finite; its gradient is not"
-            return self._found("backward", says, op, values, slot=slot)
+            return self._answer("backward", says, op, values, slot=slot)
         return None
 
     def _backward_inside(self, op: Any, dys: Mapping[Any, Any], x: Any) -> NotFinite | None:

@@ -430,15 +430,12 @@ def built_before(graph: Any, names: Collection[str]) -> list[str]:
 
     Each op of a gradient knows the forward op that it was built for, in the process that built it.
     """
-    counts: Counter[str] = Counter()
-    for op in graph.get_operations():
-        forward = op._original_op
-        if forward is not None and forward.name in names:
-            counts[forward.name] += 1
+    forward = (op._original_op for op in graph.get_operations())
+    counts = Counter(op.name for op in forward if op is not None and op.name in names)
     if not counts:
         return []
     some = short([repr(name) for name in counts], 1)
     return [
-        f"gradients of {some} were built before ({plural(sum(counts.values()), 'op')}) and stay as "
+        f"gradients of {some} were built before ({plural(counts.total(), 'op')}) and stay as "
         f"they are, in every Session: build them again (tf.gradients, an optimizer's minimize)"
     ]
