@@ -20,11 +20,7 @@ from graphpatch.graph.op_types import BOUNDARIES, BRANCHES, CALLS, CASES, ENDS, 
 from graphpatch.graph.walk import reached
 from graphpatch.opdefs import HANDLES
 from graphpatch.runtime import tf
-from graphpatch.runtime.graph_run import (
-    GraphRun,
-    ops_before,
-    placeholders,
-)
+from graphpatch.runtime.graph_run import GraphRun, ops_before, placeholders
 from graphpatch.runtime.imported import imported_graph, spliced_function
 from graphpatch.runtime.tf_gradients import (
     RaisedError,

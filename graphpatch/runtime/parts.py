@@ -22,7 +22,7 @@ from graphpatch.graph.graph import Progress, graph_of
 from graphpatch.graph.op_types import BOUNDARIES
 from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import first_line, require_tensorflow
-from graphpatch.runtime.imported import exported_graph, imported_graph
+from graphpatch.runtime.imported import exported_graph, graph_def_of, imported_graph
 from graphpatch.runtime.register import register_gradients
 from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newer
 
@@ -160,7 +160,7 @@ def gradient_in_parts(
     """
     asked = tensor_names("wrt", wrt)
     listed = cuts_in_order(cut)
-    opened = graph_of(graph.as_graph_def().SerializeToString(deterministic=True))
+    opened = graph_of(graph_def_of(graph))
     paths, cuts = ordered_cuts(opened, tensor_name("loss", loss), listed, asked)
     return add_parts(graph, paths, cuts, jacobian=jacobian, check=check)
 

@@ -23,11 +23,7 @@ from graphpatch.graph.walk import tensor_named
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import op_of
 from graphpatch.runtime import tf
-from graphpatch.runtime.gradient_functions import (
-    GradientFunction,
-    function_gradient,
-    gradient_of,
-)
+from graphpatch.runtime.gradient_functions import GradientFunction, function_gradient, gradient_of
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import graph_def_of, import_here
 

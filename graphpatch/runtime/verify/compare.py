@@ -45,11 +45,7 @@ from graphpatch.runtime.verify.overrides import (
     all_callers,
     sorted_overrides,
 )
-from graphpatch.runtime.verify.process import (
-    ProcessDiedError,
-    SideBySide,
-    TensorFlowProcess,
-)
+from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
 from graphpatch.shown import Document, beside, html_table, plural, short
 
 if TYPE_CHECKING:
