@@ -19,10 +19,13 @@ from graphpatch import cli, errors
 from tests.examples import ROOT, pages
 from tests.refusals import MODEL, RULE
 
-SIGNATURES = json.loads((ROOT / "tests/data/signatures.json").read_text())
+DATA = "tests/data/signatures.json"
+SIGNATURES = json.loads((ROOT / DATA).read_text())
 
-# What every value of a command has.
-VALUES = tuple("Check Diagnosis Diff Matches Result Reverted Split Verification View".split())
+PAGE = (ROOT / "docs" / "python.md").read_text()
+INIT = (ROOT / "graphpatch" / "__init__.py").read_text()
+# The table of the page: each function, its command and the value that it returns.
+COMMANDS = re.findall(r"^\| `(\w+)\(.*?\| `(\w+)` \| `(\w+)`", PAGE, re.M)
 
 
 @pytest.mark.parametrize(("path", "signature"), SIGNATURES.items())
@@ -33,7 +36,12 @@ def test_signatures(path: str, signature: str) -> None:
     assert str(inspect.signature(found)) == signature
 
 
-PAGE = (ROOT / "docs" / "python.md").read_text()
+def test_every_function_has_its_signature() -> None:
+    functions = {
+        name for name in graphpatch.__all__ if inspect.isfunction(getattr(graphpatch, name))
+    }
+    missing = functions - SIGNATURES.keys()
+    assert not missing, f"add what users may hold on to, to {DATA}: {sorted(missing)}"
 
 
 def test_the_page_has_every_exported_name() -> None:
@@ -46,6 +54,11 @@ def test_the_page_has_every_exported_name() -> None:
         assert not name.endswith("Error") or re.search(rf"`(graphpatch\.)?{name}`", PAGE), name
 
 
+def test_type_checkers_see_every_exported_name() -> None:
+    imported = re.findall(r"^    from graphpatch\.\S+ import (\w+) as \1$", INIT, re.M)
+    assert sorted(imported) == graphpatch.__all__, "a name stands under TYPE_CHECKING too"
+
+
 def test_what_holds_a_model_gives_it_out() -> None:
     for of in (graphpatch.Model, graphpatch.Result, graphpatch.Reverted):
         for way in ("graph_def", "meta_graph_def", "import_into", "save"):
@@ -56,8 +69,7 @@ def test_what_holds_a_model_gives_it_out() -> None:
 
 def test_every_command_on_a_model_is_a_function_or_said_not_to_be() -> None:
     """The table of docs/python.md has each, and its first sentence those that are none."""
-    listed = set(re.findall(r"^\| `(\w+)\(.*?\| `(\w+)` \|", PAGE, re.M))
-    assert {function for function, _ in listed} <= set(graphpatch.__all__)
+    assert {function for function, *_ in COMMANDS} <= set(graphpatch.__all__)
     commands = {
         name
         for name in cli.COMMANDS
@@ -65,7 +77,7 @@ def test_every_command_on_a_model_is_a_function_or_said_not_to_be() -> None:
     }
     [others] = re.findall(r"^Every command on models but (.*?) is a function\.", PAGE, re.M)
     expected = commands - set(re.findall(r"`(\w+)`", others))
-    differing = expected ^ {command for _, command in listed}
+    differing = expected ^ {command for _, command, _ in COMMANDS}
     assert not differing, (
         f"{sorted(differing)}: a command that takes a model has its function in the table of "
         f"docs/python.md, or its name in the first sentence there"
@@ -88,7 +100,7 @@ def test_every_error_of_a_user_is_one_class() -> None:
             assert (error.exit_code, bool(error.__doc__)) == (1, True)
 
 
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", sorted({value for *_, value in COMMANDS} - {"Selection"}))
 def test_every_value_of_a_command_tells_the_same(name: str) -> None:
     one = getattr(graphpatch, name)
     assert isinstance(one.ok, property)
