@@ -20,9 +20,9 @@ from graphpatch.formats.before import (
 from graphpatch.formats.load import HasModel, ModelLike, model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import Graph, ModelGraph, Progress, read_record
+from graphpatch.graph.graph import Graph, Progress, UndoneGraph, read_record
 from graphpatch.graph.record import AppliedRule, Author, labels
-from graphpatch.graph.undo import UndoneBody, undo
+from graphpatch.graph.undo import undo
 from graphpatch.graph.wire import size
 from graphpatch.shown import IN_LIST, html_table, short
 
@@ -112,7 +112,9 @@ def revert(
         refuse_exported(loaded)
         taken = opened_again(loaded)  # which knows what was read of the nodes
         undone = taken_off(taken)
-        notes = [note for graph in taken.graphs for note in _unsafe(graph, undone)]
+        # Ops are back that do more than compute.
+        does = [unsafe_op(node) for part in undone for node in part.uncovered]
+        notes = [f"{text}, as it did in the function that took its place" for text in does if text]
         others = [applied[author] for author in applied if author not in off]
         original = as_before(taken)
         notes += _notes(original, allow_changed)
@@ -124,8 +126,8 @@ def revert(
         "rules": [label for author, label in names.items() if author in off],
         "left": [label for author, label in names.items() if author not in off],
         "ops": {
-            "restored": sum(len(part.restored) for part in undone) - patched_ops[0],
-            "dropped": sum(len(part.dropped) for part in undone) - patched_ops[1],
+            "restored": sum(part.nodes_restored for part in undone) - patched_ops[0],
+            "dropped": sum(part.nodes_dropped for part in undone) - patched_ops[1],
         },
         "nodes": {"before": loaded.node_count, "after": reverted.node_count},
         "notes": list(dict.fromkeys(notes)),
@@ -133,14 +135,12 @@ def revert(
     return Reverted(reverted, report)
 
 
-def taken_off(model: Model) -> list[UndoneBody]:
+def taken_off(model: Model) -> list[UndoneGraph]:
     """Take all rules off a model as a file holds it, which is changed."""
-    undone: list[UndoneBody] = []
     for graph in model.graphs:
         if read_record(graph) is not None:
-            bodies, graph.undone = undo(graph)
-            undone += bodies
-    return undone
+            graph.undone = undo(graph)
+    return [graph.undone for graph in model.graphs if graph.undone is not None]
 
 
 def _with_others(
@@ -172,16 +172,6 @@ def _patched_ops(model: Model) -> tuple[int, int]:
     bodies = (body for graph in model.graphs for body in graph.bodies if not body.is_ours)
     are_added = [record.is_added for body in bodies for record in body.touched().values()]
     return are_added.count(False), are_added.count(True)
-
-
-def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
-    """That ops are back which do more than compute."""
-    for undone_body in undone:
-        names = undone_body.with_other_type
-        body = graph.counterpart(undone_body.body) if names else None
-        for node in (body.node(name) for name in names) if body is not None else ():
-            if unsafe := unsafe_op(node):
-                yield f"{unsafe}, as it did in the function that took its place"
 
 
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graphpatch import names
-from graphpatch.analysis.cuts import Cut, in_frames
+from graphpatch.analysis.cuts import in_frames
 from graphpatch.errors import CutError, OutputError, check_path
 from graphpatch.formats.destination import JSON_MARK, marked, refuse_inputs
 from graphpatch.formats.output import write_folder
@@ -29,21 +29,6 @@ PARTS = "parts.json"
 
 
 @dataclass(frozen=True, eq=False)
-class BackwardGraph:
-    """A graph that holds a gradient in parts: by each tensor the name of the gradient there.
-
-    `tensors` has dtype and shape of each tensor that is fed or fetched, as TensorFlow infers them.
-    """
-
-    graph: ModelGraph
-    loss: str
-    cuts: Sequence[Cut]
-    at_cuts: Sequence[Mapping[str, str]]
-    at_wrt: Mapping[str, str]
-    tensors: Mapping[str, tuple[str, StaticShape]]
-
-
-@dataclass(frozen=True, eq=False)
 class PartRun:
     """One run of a part (counted from 0): what it fetches, and which ops it needs."""
 
@@ -54,10 +39,15 @@ class PartRun:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Split:
-    """The parts of a backward graph; CutError where one cannot be run again for its gradient.
+    """The parts of a graph that holds the gradient of `loss` in parts; of `model`, a path.
 
-    `save` writes them; `document` is what parts.json tells of them: for each run, by tensor name,
-    what to feed and to fetch, and of every tensor its dtype and shape.
+    `stages` are the tensors of `wrt`, then of each cut, with the names of the gradients at them: a
+    part lies between two of them, the last between the last cut and the loss. `tensors` has dtype
+    and shape of each tensor that is fed or fetched, as TensorFlow infers them.
+
+    `save` writes the parts; `document` is what parts.json tells of them: for each run, by tensor
+    name, what to feed and to fetch, and of every tensor its dtype and shape. Raises CutError where
+    a part cannot be run again for its gradient.
 
     Example:
         >>> parts = graphpatch.split("model.pb", "loss", "features", "x")
@@ -65,8 +55,11 @@ class Split:
         [0, 1, 0]
     """
 
-    backward: BackwardGraph
     model: str
+    graph: ModelGraph
+    loss: str
+    stages: Sequence[Mapping[str, str]]
+    tensors: Mapping[str, tuple[str, StaticShape]]
 
     def __post_init__(self) -> None:
         _ = self.handed
@@ -99,9 +92,9 @@ class Split:
         write_folder(path, {**self.files(), PARTS: [marked(text.encode())]}, confirm=confirm)
 
     def __repr__(self) -> str:
-        cuts = " | ".join(", ".join(cut) for cut in self.backward.cuts)
+        cuts = " | ".join(map(", ".join, self.stages[1:]))
         parts = f"{len(self.extracts)} parts cut at {cuts}"
-        return f"<Split: {self.model}, gradient of {self.backward.loss} in {parts}>"
+        return f"<Split: {self.model}, gradient of {self.loss} in {parts}>"
 
     def files(self) -> dict[str, list[Piece]]:
         """Return the GraphDef of each part, by the name of its file."""
@@ -110,10 +103,10 @@ class Split:
     def document(self) -> dict[str, Any]:
         """Return what parts.json says: the runs in their order, what to feed and what to fetch."""
         steps = [self._step(place, run) for place, run in enumerate(self.runs)]
-        backward, main = self.backward, self.backward.graph.main
+        at_wrt, *at_cuts = self.stages
         parts = []
         for part, extract in enumerate(self.extracts):
-            nodes = [Node(main, index) for index in extract.part.indices]
+            nodes = extract.part.nodes
             variables = [node.name for node in nodes if node.op in ALL_VARIABLES]
             count = len(nodes) + len(extract.fed)
             parts.append({"file": _part_file(part), "nodes": count, "variables": variables})
@@ -122,37 +115,37 @@ class Split:
         }
         tensors = {}
         for name in sorted(named):
-            dtype, shape = backward.tensors[name]
+            dtype, shape = self.tensors[name]
             tensors[name] = {"dtype": dtype, "shape": None if shape is None else list(shape)}
         return {
             "version": 1,
             "model": self.model,
-            "loss": backward.loss,
-            "wrt": list(backward.at_wrt),
-            "cuts": [list(cut) for cut in backward.cuts],
+            "loss": self.loss,
+            "wrt": list(at_wrt),
+            "cuts": list(map(list, at_cuts)),
             "parts": parts,
             "steps": steps,
             "inputs": sorted(named.difference(*(step["fetch"].values() for step in steps))),
-            "gradients": dict(backward.at_wrt),
+            "gradients": dict(at_wrt),
             "tensors": tensors,
         }
 
     @cached_property
     def runs(self) -> list[PartRun]:
-        """Return the runs in their order."""
-        cuts, last = self.backward.cuts, len(self.backward.cuts)
-        fetched = [(k, tuple(cut)) for k, cut in enumerate(cuts)]
-        fetched.append((last, (self.backward.loss, *self._gradients(last))))
-        fetched += [(k, self._gradients(k)) for k in reversed(range(last))]
+        """Return the runs in their order: forward to the loss, and back."""
+        last = len(self.stages) - 1
+        gradients = [(k, tuple(stage.values())) for k, stage in enumerate(self.stages)]
+        fetched = [(k, tuple(self.stages[k + 1])) for k in range(last)]
+        fetched.append((last, (self.loss, *gradients.pop()[1])))
         return [
             PartRun(k, fetch, frozenset(self._extract(k, fetch).part.indices))
-            for k, fetch in fetched
+            for k, fetch in [*fetched, *reversed(gradients)]
         ]
 
     @cached_property
     def extracts(self) -> list[Extract]:
         """Return the graph of each part."""
-        fetched: list[list[str]] = [[] for _ in range(len(self.backward.cuts) + 1)]
+        fetched: list[list[str]] = [[] for _ in self.stages]
         for run in self.runs:
             fetched[run.part] += run.fetch
         return [self._extract(k, tuple(tensors)) for k, tensors in enumerate(fetched)]
@@ -160,41 +153,36 @@ class Split:
     @cached_property
     def handed(self) -> dict[str, int]:
         """The tensors that must be the same in several runs, with the first run that has them."""
-        graph = self.backward.graph
-        called, frames = called_by_op(graph.main), in_frames(graph.main)
+        main = self.graph.main
+        called, frames = called_by_op(main), in_frames(main)
         handed, done = dict[str, int](), set[int]()
         for place, run in enumerate(self.runs):
             later = frozenset().union(*(later_run.indices for later_run in self.runs[place + 1 :]))
             for index in sorted(run.indices & later - done):
                 done.add(index)
-                node = Node(graph.main, index)
-                if must_be_handed_on(graph, node, called.get(index, ()), index in frames):
+                node = Node(main, index)
+                if must_be_handed_on(self.graph, node, called.get(index, ()), index in frames):
                     for output in range(len(node.outputs or ())):
                         tensor = names.TensorName(node.name, output)
-                        if any(reader in later for reader, _ in readers_of(graph.main, tensor)):
+                        if any(reader in later for reader, _ in readers_of(main, tensor)):
                             handed[tensor.full] = place
         return handed
 
     def _extract(self, part: int, fetch: tuple[str, ...]) -> Extract:
-        tensors = self.backward.tensors
-        fed = tuple(Fed(name, *tensors[name]) for name in self._given_by_others(part))
-        return Extract(self.backward.graph, fed, fetch)
+        fed = tuple(Fed(name, *self.tensors[name]) for name in self._given_by_others(part))
+        return Extract(self.graph, fed, fetch)
 
     def _given_by_others(self, part: int) -> list[str]:
         """The tensors that a part has from the others: its cut, and the gradient behind it."""
-        backward = self.backward
-        before = backward.cuts[part - 1] if part else ()
-        behind = backward.at_cuts[part] if part < len(backward.cuts) else {}
-        return [*before, *behind.values()]
-
-    def _gradients(self, part: int) -> tuple[str, ...]:
-        """Return the gradients that a part gives: at the cut before it, the first at `wrt`."""
-        gradients = self.backward.at_cuts[part - 1] if part else self.backward.at_wrt
-        return tuple(gradients.values())
+        before = self.stages[part] if part else ()
+        behind = [
+            gradient for stage in self.stages[part + 1 : part + 2] for gradient in stage.values()
+        ]
+        return [*before, *behind]
 
     def _step(self, place: int, run: PartRun) -> dict[str, Any]:
         """One run as parts.json has it: tensors of the part's graph, and the values they are."""
-        main, stand_ins = self.backward.graph.main, self.extracts[run.part].placeholders()
+        main, stand_ins = self.graph.main, self.extracts[run.part].placeholders()
         feed: dict[str, str] = {}
         for name in self._given_by_others(run.part):
             readers = readers_of(main, names.parse(name))

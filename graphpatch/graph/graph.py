@@ -178,16 +178,20 @@ class ContainerFacts(msgspec.Struct, frozen=True):
 
 
 class UndoneGraph(msgspec.Struct, frozen=True, eq=False):
-    """What was taken back of a graph, as far as its container tells of it.
+    """What was taken back of a graph.
 
     Ops of the main graph that were dropped, and the older names of others (by the newer ones);
-    functions that were dropped. `record` is what was written down of the model.
+    functions that were dropped. `record` is what was written down of the model. Of all bodies: how
+    many nodes were restored, and dropped, and those that are of another op type again.
     """
 
     dropped: frozenset[str]
     old_names: Mapping[str, str]
     functions: frozenset[str]
     record: ModelRecord
+    nodes_restored: int
+    nodes_dropped: int
+    uncovered: tuple[Node, ...]
 
 
 class ModelGraph(Graph, eq=False):

@@ -7,9 +7,8 @@ others anew; no rule holds the number of one here.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
-from dataclasses import dataclass, field
 from itertools import accumulate, chain, compress
+from typing import NamedTuple
 
 from graphpatch import names
 from graphpatch.errors import ModelError
@@ -24,53 +23,100 @@ from graphpatch.protos import FunctionDefLibrary, NodeDef
 GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
 
 
-@dataclass
-class UndoneBody:
-    """What was taken back of a body: the nodes before, by their indices, and those dropped."""
+class UndoneBody(NamedTuple):
+    """A body as it was, with the nodes that were `uncovered`: they are of another op type again.
+
+    `dropped` has the names of the nodes that are gone, `old_names` the older names of others.
+    """
 
     body: Body
-    restored: dict[int, NodeDef] = field(default_factory=dict)
-    payloads: dict[int, Payload] = field(default_factory=dict)
-    dropped: list[int] = field(default_factory=list)
-
-    @property
-    def with_other_type(self) -> list[str]:
-        """The names of the ops that are of another op type again."""
-        now = self.body.heads.ops
-        return [node.name for index, node in self.restored.items() if node.op != now[index]]
+    dropped: list[str]
+    old_names: dict[str, str]
+    uncovered: list[Node]
 
 
-def undo(graph: Graph) -> tuple[list[UndoneBody], UndoneGraph]:
-    """Take back all that rules did to a graph; return that of its bodies, and of the main one.
+def undo(graph: Graph) -> UndoneGraph:
+    """Take back all that rules did to a graph, and return what that was.
 
     Raises ModelError where a record is not one that graphpatch writes, or where ops that somebody
     else added read what a rule added.
     """
     record = read_record(graph) or ModelRecord()
-    undone = [_undo_body(graph, body, record.live) for body in graph.bodies if not body.is_ours]
-    (dropped, old_names), *_ = [_replace_nodes(graph, each) for each in undone]
+    bodies = [_undo_body(graph, body, record.live) for body in graph.bodies if not body.is_ours]
+    for undone in bodies:
+        if undone.body.is_main:
+            graph.main = undone.body
+        else:
+            graph.functions[undone.body.label] = undone.body
+        _check_reads(undone)
     graph.library.rules.clear()
-    return undone, UndoneGraph(dropped, old_names, _drop_functions(graph), record)
+    return UndoneGraph(
+        frozenset(bodies[0].dropped),
+        bodies[0].old_names,
+        _drop_functions(graph),
+        record,
+        sum(len(undone.body.edited) for undone in bodies),
+        sum(len(undone.dropped) for undone in bodies),
+        tuple(node for undone in bodies for node in undone.uncovered),
+    )
 
 
-def _undo_body(graph: Graph, body: Body, is_live: bool) -> UndoneBody:
-    undone = UndoneBody(body)
-    for index, record in body.touched().items():
-        if not record.original:
-            undone.dropped.append(index)
+def _undo_body(graph: Graph, now: Body, is_live: bool) -> UndoneBody:
+    """Return a body with the nodes as they were, and without those that rules added."""
+    heads, stays, cut = now.heads, bytearray(b"\1") * len(now), list(now.cut)
+    originals, payloads, dropped = dict[int, NodeDef](), dict[int, Payload](), list[str]()
+    for index, record in now.touched().items():
+        if record.original:
+            originals[index], payloads[index] = _restored(graph, Node(now, index), record, is_live)
             continue
-        node, payload = Node(body, index), body.payload(index)
-        original = provenance.recorded_original(node, record)
-        _check_restored(graph, node, original, record, payload)
-        parts = record.original
-        if is_live and not (body.is_main or payload.large):
-            data_inputs = [text for text in original.input if text[:1] != "^"]
-            if not all(text.count(":") == 2 or text in body.arguments for text in data_inputs):
-                original.input[:] = node.inputs  # in functions TensorFlow spells them otherwise
-                parts = (original.SerializeToString(deterministic=True),)
-        undone.payloads[index] = Payload.of(parts, payload.large)
-        undone.restored[index] = original
-    return undone
+        stays[index], start = 0, heads.starts[index]
+        dropped.append(heads.names[index])
+        end = entry(now.source, start)[1]
+        if cut and cut[-1][1] == start:  # those that lie side by side are cut as one
+            start, _ = cut.pop()
+        cut.append((start, end))
+    before = Heads(
+        array("Q", compress(heads.starts, stays)),
+        list(compress(heads.names, stays)),
+        list(compress(heads.ops, stays)),
+        list(compress(heads.inputs, stays)),
+    )
+    place = list(accumulate(stays, initial=0))
+    old_names = {}
+    for index, node in originals.items():
+        at, name = place[index], node.name
+        if name != before.names[at]:
+            old_names[before.names[at]] = name
+        before.names[at], before.ops[at] = name, node.op
+        before.inputs[at] = tuple(node.input[:])
+    body = Body(
+        now.label,
+        now.library,
+        now.source,
+        before,
+        {**now.ret, **now.returns},
+        now.signature,
+        now.others,
+        {place[index]: payload for index, payload in payloads.items()},
+        cut=cut,
+    )
+    others = (index for index, node in originals.items() if node.op != heads.ops[index])
+    return UndoneBody(body, dropped, old_names, [Node(body, place[index]) for index in others])
+
+
+def _restored(
+    graph: Graph, node: Node, record: NodeRecord, is_live: bool
+) -> tuple[NodeDef, Payload]:
+    """Return a node as it was; ModelError where its record would make another op of it."""
+    original, payload = provenance.recorded_original(node, record), node.body.payload(node.index)
+    _check_restored(graph, node, original, record, payload)
+    parts = record.original
+    if is_live and not (node.body.is_main or payload.large):
+        data_inputs = [text for text in original.input if text[:1] != "^"]
+        if not all(text.count(":") == 2 or text in node.body.arguments for text in data_inputs):
+            original.input[:] = node.inputs  # in functions TensorFlow spells them otherwise
+            parts = (original.SerializeToString(deterministic=True),)
+    return original, Payload.of(parts, payload.large)
 
 
 def _check_restored(
@@ -105,67 +151,14 @@ def _check_restored(
         )
 
 
-def _replace_nodes(graph: Graph, undone: UndoneBody) -> tuple[frozenset[str], dict[str, str]]:
-    """Let the graph have the nodes of a body as they were, and not those that are dropped.
-
-    Returns the names of these, and the older names of others by the newer ones.
-    """
-    old, heads = undone.body, undone.body.heads
-    old.ret.update(old.returns)
-    old.returns.clear()
-    if not undone.payloads and not undone.dropped:
-        return frozenset(), {}
-    stays = bytearray(b"\1") * len(old)
-    cut, first, end = list(old.cut), -1, -1
-    for index in undone.dropped:  # those that lie side by side are cut as one
-        stays[index], start = 0, heads.starts[index]
-        if start == end:
-            cut.pop()
-        else:
-            first = start
-        end = entry(old.source, start)[1]
-        cut.append((first, end))
-    before = Heads(
-        array("Q", compress(heads.starts, stays)),
-        list(compress(heads.names, stays)),
-        list(compress(heads.ops, stays)),
-        list(compress(heads.inputs, stays)),
-    )
-    index_now = list(accumulate(stays, initial=0))
-    old_names = {}
-    for index, node in undone.restored.items():
-        now, name = index_now[index], node.name
-        if name != before.names[now]:
-            old_names[before.names[now]] = name
-        before.names[now], before.ops[now] = name, node.op
-        before.inputs[now] = tuple(node.input[:])
-    dropped = frozenset(map(heads.names.__getitem__, undone.dropped))
-    body = Body(
-        old.label,
-        old.library,
-        old.source,
-        before,
-        old.ret,
-        old.signature,
-        old.others,
-        {index_now[index]: payload for index, payload in undone.payloads.items()},
-        cut=cut,
-    )
-    if body.is_main:
-        graph.main = body
-    else:
-        graph.functions[body.label] = body
-    _check_reads(body, dropped, old_names)
-    return dropped, old_names
-
-
-def _check_reads(body: Body, dropped: Collection[str], old_names: Collection[str]) -> None:
+def _check_reads(undone: UndoneBody) -> None:
     """Raise ModelError where somebody else's node, or a function, reads what a rule added."""
+    body, gone = undone.body, {*undone.dropped, *undone.old_names}
     inputs = body.heads.inputs
     unusual = {*chain.from_iterable(inputs), *body.ret.values()}.difference(body.heads.names)
     for text in sorted(unusual):
         op = names.op_of(text)
-        if op not in body.by_name and (op in dropped or op in old_names):
+        if op in gone and op not in body.by_name:
             readers = (Node(body, index) for index, read in enumerate(inputs) if text in read)
             reader = next(map(str, readers), f"function {body.label}")
             raise ModelError(f"{reader} reads {text!r}, which a rule added; it was changed since")

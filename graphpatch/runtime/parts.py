@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from graphpatch.analysis.cuts import Cut, GradientPaths, ordered_cuts
-from graphpatch.analysis.split_parts import BackwardGraph, Split
+from graphpatch.analysis.split_parts import Split
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import CutError, tensor_name, tensor_names
 from graphpatch.formats.load import ModelLike, model_from
@@ -304,10 +304,10 @@ def split(
     before = op_types_in(graph.as_graph_def())
     parts = add_parts(graph, paths, ordered)
     warn_of_newer(before, op_types_in(graph.as_graph_def()))
-    at_wrt, *at_cuts = (
+    stages = [
         {name: dx.name for name, dx in tensors.items()}
         for tensors in (parts.at_wrt, *parts.at_cuts)
-    )
+    ]
     tensors = {
         tensor.name: (
             tensor.dtype.base_dtype.name,
@@ -316,5 +316,4 @@ def split(
         for op in graph.get_operations()
         for tensor in op.outputs
     }
-    backward = exported_graph(graph), parts.loss, parts.cuts, at_cuts, at_wrt, tensors
-    return Split(BackwardGraph(*backward), loaded.path)
+    return Split(loaded.path, exported_graph(graph), parts.loss, stages, tensors)
