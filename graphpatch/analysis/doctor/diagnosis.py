@@ -103,8 +103,6 @@ class Doctor:
     session: GradientReplay
     tape: GradientReplay
     _costs: dict[tuple[str, PathStep], int] = field(default_factory=dict)
-    _raised: dict[Refusal, Finding] = field(default_factory=dict)
-    _rules: dict[Node, str] = field(default_factory=dict)
     _looked_at: int = 0
     _dependent: tuple[object, Set[int]] = (None, frozenset())
 
@@ -260,11 +258,9 @@ class Doctor:
     def _place(self, finding: Finding) -> tuple[str, str]:
         """Return what findings have in common of which one is told: the op, or the rule."""
         node = finding.node
-        if finding.kind != CARRIED:
-            return node.body.label, node.name
-        if node not in self._rules:
-            self._rules[node] = rule_of(node)
-        return CARRIED, self._rules[node]
+        if finding.kind == CARRIED:
+            return CARRIED, rule_of(node)
+        return node.body.label, node.name
 
     def _on_path(
         self, back: BackwardPass, source: Tensor, steps: list[PathStep], reported: Reported
@@ -315,16 +311,11 @@ class Doctor:
 
     def _raised_beside(self, refusal: Refusal) -> Finding:
         """Return an op that raises, whether or not it is on the path that was found."""
-        if refusal not in self._raised:
-            wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
-            at_op = OpOnPath(wiring, step, OpGradientFlow(raised=(refusal,)))
+        if refusal.kind == "loop":
             what = "the end of a v1 loop whose control-flow context is not in the file"
-            self._raised[refusal] = (
-                Finding("loop", refusal.node, None, what, refusal.says, LOOP_REMEDY)
-                if refusal.kind == "loop"
-                else finding_of(at_op)
-            )
-        return self._raised[refusal]
+            return Finding("loop", refusal.node, None, what, refusal.says, LOOP_REMEDY)
+        wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
+        return finding_of(OpOnPath(wiring, step, OpGradientFlow(raised=(refusal,))))
 
 
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:

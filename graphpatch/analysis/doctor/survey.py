@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice, product
-from typing import NamedTuple
 
 from graphpatch.analysis.again import damage, is_intact
 from graphpatch.analysis.doctor.causes import Finding, RuleDict, rule_for
@@ -159,12 +158,8 @@ def applied(model: Model, rules: Sequence[RuleDict]) -> Model | str:
         return str(error)
 
 
-class Offer(NamedTuple):
-    """An op that blocks a pair of tensors, and a rule that may fix it."""
-
-    place: Place
-    pair: PairDiagnosis
-    rule: RuleDict
+Offers = Mapping[Place, tuple[PairDiagnosis, RuleDict]]
+"""Ops that block, each with a pair of tensors that it blocks, and a rule that may fix it."""
 
 
 @dataclass(eq=False)
@@ -183,14 +178,14 @@ class Trials:
         asked = self._doctors[graph]
         return asked.diagnose(*map(asked.main.tensor, (pair.source, pair.target)))
 
-    def refusals(self, offers: Sequence[Offer]) -> dict[Place, str]:
+    def refusals(self, offers: Offers) -> dict[Place, str]:
         """Apply rules together; they stay if all fix their ops. Else say which don't, and why.
 
         One rule may be for several ops. Ops of two functions may have one name: a number stands
         behind that of the second rule then.
         """
         rules = {rule["name"]: rule for rule in self.rules}
-        for *_, rule in offers:
+        for _, rule in offers.values():
             numbered = (f"{rule['name']} ({number})" for number in count(2))
             for name in chain([rule["name"]], numbered):
                 if rules.setdefault(name, {**rule, "name": name})["match"] == rule["match"]:
@@ -198,17 +193,16 @@ class Trials:
         more = list(rules.values())[len(self.rules) :]
         patched = applied(self.model, more) if more else self.model
         if isinstance(patched, str):
-            return dict.fromkeys((offer.place for offer in offers), patched)
+            return dict.fromkeys(offers, patched)
         trial = Trials(patched, self.control_flow_v2, list(rules.values()))
-        blocking: dict[tuple[int, str, str], set[Place]] = {}  # of each pair, asked once
-        for (graph, *_), pair, _ in offers:
-            ends = graph, pair.source, pair.target
-            if ends not in blocking:
-                after = trial.diagnose(graph, pair)
-                blocking[ends] = {place_of(graph, finding) for finding in after.of_session}
+        pairs = {(place[0], pair.source, pair.target): pair for place, (pair, _) in offers.items()}
+        blocking = {  # each pair is asked once
+            ends: {place_of(ends[0], f) for f in trial.diagnose(ends[0], pair).of_session}
+            for ends, pair in pairs.items()
+        }
         failed = {
             place: "it blocks all the same"
-            for place, pair, _ in offers
+            for place, (pair, _) in offers.items()
             if place in blocking[place[0], pair.source, pair.target]
         }
         if not failed:
@@ -225,30 +219,32 @@ def offered(
     not tried, which their findings say.
     """
     trials, room = Trials(model, control_flow_v2), MOST_TRIED
-    offers: dict[Place, list[Offer]] = {}
+    blockers: dict[Place, tuple[PairDiagnosis, Sequence[RuleDict]]] = {}
     for graph, pairs in enumerate(diagnoses):
         for pair in pairs:
             for finding in pair.of_session:
-                place = place_of(graph, finding)
-                if finding.rules and place not in offers:
-                    offers[place] = [Offer(place, pair, rule) for rule in finding.rules]
+                if finding.rules:
+                    blockers.setdefault(place_of(graph, finding), (pair, finding.rules))
     working, refused = dict[Place, RuleDict](), dict[Place, str]()
-    together, failed = [of_op[0] for of_op in offers.values()], dict[Place, str]()
+    together = {place: (pair, rules[0]) for place, (pair, rules) in blockers.items()}
     for _ in range(2):  # once more without those that fail
         room -= model.node_count
-        if together and room >= 0 and not (failed := trials.refusals(together)):
-            working |= {offer.place: offer.rule for offer in together}
+        if not together or room < 0:
             break
-        together = [offer for offer in together if offer.place not in failed]
-    for place, of_op in offers.items():
-        for offer in of_op if place not in working else ():
+        failed = trials.refusals(together)
+        if not failed:
+            working = {place: rule for place, (_, rule) in together.items()}
+            break
+        together = {place: offer for place, offer in together.items() if place not in failed}
+    for place, (pair, rules) in blockers.items():
+        for rule in rules if place not in working else ():
             room -= model.node_count
             if room < 0 or place in working:
                 break
-            if refusals := trials.refusals([offer]):
+            if refusals := trials.refusals({place: (pair, rule)}):
                 refused.setdefault(place, refusals[place])
             else:
-                working[place] = offer.rule
+                working[place] = rule
 
     def answered(graph: int, finding: Finding) -> Finding:
         place = place_of(graph, finding)
@@ -332,7 +328,7 @@ def _is_one_fixed(trials: Trials, graph: int, pair: PairDiagnosis, hopeless: set
             if finding.kind in RAISING and not of_gradient and node.name not in on_path:
                 stop = {"stop_gradient": True}
                 rules.append(rule_for(node, "partial: counts as a constant", stop))
-            if any(not trials.refusals([Offer(place, pair, rule)]) for rule in rules):
+            if any(not trials.refusals({place: (pair, rule)}) for rule in rules):
                 return True
             hopeless.add(place)
     return False
