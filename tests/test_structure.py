@@ -186,7 +186,7 @@ EDITOR = {f"graph/{name}.py" for name in ("editor", "template", "undo")}
 COLUMN = re.compile(
     r"(?:body|main)\.(?:heads|ret|edited|placed|root|renamed|readers|returns|by_name|by_type"
     r"|file_ret)\b|\.(?:edited|placed)\b|graph\.main$|body\.write$"
-    r"|(?:graph|library)\.(?:functions|function_fields|added|cut|restored|signatures|gradients)\b"
+    r"|(?:graph|library)\.(?:functions|added|cut|restored|signatures|gradients)\b"
 )
 CHANGES = {"append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "add"}
 CHANGES |= {"discard", "popitem", "sort", "reverse"}

@@ -14,10 +14,10 @@ from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
 from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
 from graphpatch.graph.graph import ModelGraph, Restored
-from graphpatch.graph.node import Body, EditedNode, LargeField, Node, Payload
+from graphpatch.graph.node import Body, EditedNode, Node, Payload, large_entry
 from graphpatch.graph.record import PROVENANCE_ATTR, Author, NodeRecord
 from graphpatch.graph.walk import uses
-from graphpatch.graph.wire import message
+from graphpatch.graph.wire import Span, message
 from graphpatch.protos import AttrValue, FunctionDef, NodeDef
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
@@ -90,7 +90,7 @@ class Editor:
     def set_attr(self, node: Node, key: str, value: AttrValue | None) -> None:
         """Set an attr of an op, or drop it where the value is None."""
         edited = self._open(node)
-        if any(field.key == key for field in edited.large):
+        if key in dict(map(large_entry, edited.large)):
             edited.keep_large()
         if value is None:
             edited.node.attr.pop(key, None)
@@ -228,7 +228,7 @@ class Editor:
         proto: NodeDef,
         beside: Node,
         before: bool,
-        large: tuple[LargeField, ...] = (),
+        large: tuple[Span, ...] = (),
         **fields: Any,
     ) -> Node:
         """Put a new node into the body, and write down that it was added."""

@@ -105,10 +105,9 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
     others: list[Field]
     library: Library
     functions: dict[str, Body] = msgspec.field(default_factory=dict)
-    function_fields: dict[str, tuple[Field, Field]] = msgspec.field(default_factory=dict)
     added: FunctionDefLibrary = msgspec.field(default_factory=FunctionDefLibrary)
     restored: list[Restored] = msgspec.field(default_factory=list)
-    cut: list[tuple[Field, Field]] = msgspec.field(default_factory=list)
+    cut: list[tuple[Field, ...]] = msgspec.field(default_factory=list)
 
     @classmethod
     def open(
@@ -347,14 +346,13 @@ def _open_library(graph: Graph, library: Field) -> None:
         if not part.holds(1):
             rest.append(data[part.start : part.end])
             continue
-        name = _open_function(graph, part)
-        graph.function_fields[name] = (library, part)
+        _open_function(graph, library, part)
     for gradient in message(FunctionDefLibrary, b"".join(rest)).gradient:
         graph.library.gradients[gradient.function_name] = gradient.gradient_func
 
 
-def _open_function(graph: Graph, function: Field) -> str:
-    """Let the graph and its library know a FunctionDef; return its name."""
+def _open_function(graph: Graph, part_of: Field, function: Field) -> None:
+    """Let the graph know a FunctionDef, which is part of a FunctionDefLibrary."""
     source, library = graph.source, graph.library
     heads, others = read_nodes(source, function.value, function.end, FUNCTION_NODE)
     for part in others:  # a signature of empty arguments takes 100 times its bytes
@@ -367,10 +365,10 @@ def _open_function(graph: Graph, function: Field) -> str:
         raise ModelError(f"two functions are named {name!r}")
     library.signatures[name] = opdefs.from_proto(signature)
     returned = dict(sorted(rest.ret.items()))  # a map of protobuf has another order in each process
-    body = Body(name, library, source, heads, returned, signature, others)
+    lies = part_of, function
+    body = Body(name, library, source, heads, returned, signature, others, lies)
     body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
     graph.functions[name] = body
-    return name
 
 
 def _refuse_long_lists(graph: Graph) -> None:
@@ -454,9 +452,9 @@ def _library_changes(graph: ModelGraph) -> Iterator[Replacement]:
     parts: dict[Field, list[Replacement]] = {}
     for library, part in graph.cut:
         parts.setdefault(library, []).append((part.start, part.end, ()))
-    for name, (library, part) in graph.function_fields.items():
-        body = graph.functions[name]
+    for body in graph.functions.values():
         if changes := list(_changes(body, FUNCTION_NODE, _output_changes(body))):
+            library, part = body.lies
             pieces = splice(source, part.value, part.end, changes)
             new = part.start, part.end, reframed(source, part.start, pieces)
             parts.setdefault(library, []).append(new)

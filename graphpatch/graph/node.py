@@ -27,6 +27,7 @@ from graphpatch.graph.wire import (
     Span,
     encoded,
     entry,
+    field_at,
     fields,
     message,
     piece_bytes,
@@ -50,25 +51,14 @@ Uses = list[tuple[int, int]]
 """The uses of an op: who reads it, and in which slot of NodeDef.input."""
 
 
-class LargeField(NamedTuple):
-    """A field of a NodeDef that is as large as weights, left where it lies.
-
-    It is the attr `key`, whose AttrValue is `value`; "" stands for a field that is no attr.
-    """
-
-    whole: Span
-    key: str
-    value: Span
-
-
 class Payload(msgspec.Struct, frozen=True, gc=False):
-    """The bytes of a NodeDef: `small` without fields as large as weights, and these.
+    """The bytes of a NodeDef: `small` without fields as large as weights, and where these lie.
 
     `parts` are what lies before, between and behind the large fields; empty where there are none.
     """
 
     small: bytes
-    large: tuple[LargeField, ...] = ()
+    large: tuple[Span, ...] = ()
     parts: tuple[bytes, ...] = ()
 
     @property
@@ -77,12 +67,12 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
         if not self.large:
             return [self.small]
         pieces: list[Piece] = [*self.parts]
-        for place, field in enumerate(self.large):
-            pieces.insert(2 * place + 1, field.whole)
+        for place, span in enumerate(self.large):
+            pieces.insert(2 * place + 1, span)
         return pieces
 
     @classmethod
-    def of(cls, parts: tuple[bytes, ...], large: tuple[LargeField, ...] = ()) -> Payload:
+    def of(cls, parts: tuple[bytes, ...], large: tuple[Span, ...] = ()) -> Payload:
         """Return the payload of these parts and large fields; of one part, these come behind it."""
         parts = parts if len(parts) > len(large) else (*parts, *[b""] * len(large))
         return cls(b"".join(parts), large, parts if large else ())
@@ -90,9 +80,8 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
     def attr_spans(self) -> dict[str, Span]:
         """Return where each attr's serialized AttrValue lies, unread."""
         source = Source(self.small)
-        small = [attr_entry(source, part) for part in fields(source.data, 0, len(source.data))]
-        spans = {key: value for key, value in small if key}
-        return {**spans, **{field.key: field.value for field in self.large if field.key}}
+        small = (attr_entry(source, part) for part in fields(source.data, 0, len(source.data)))
+        return {key: value for key, value in (*small, *map(large_entry, self.large)) if key}
 
     def mentions(self, key: str) -> bool:
         """Tell whether the node may have this attr; quick, and wrong only where it says yes."""
@@ -102,14 +91,13 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
 def payload_at(source: Source, start: int) -> Payload:
     """Return the payload of the large NodeDef at `start`, whose record counts as small."""
     at, end = entry(source, start)
-    parts, large = list[bytes](), list[LargeField]()
+    parts, large = list[bytes](), list[Span]()
     for field in fields(source.data, at, end):
-        if field.end - field.value >= LARGE and field.number >= ATTR:
-            key, value = attr_entry(source, field)
-            if key != PROVENANCE_ATTR:
-                parts.append(source.data[at : field.start])
-                large.append(LargeField(Span(source, field.start, field.end), key, value))
-                at = field.end
+        is_large = field.end - field.value >= LARGE and field.number >= ATTR
+        if is_large and attr_entry(source, field)[0] != PROVENANCE_ATTR:
+            parts.append(source.data[at : field.start])
+            large.append(Span(source, field.start, field.end))
+            at = field.end
     return Payload.of((*parts, source.data[at:end]), tuple(large))
 
 
@@ -122,6 +110,12 @@ def attr_entry(source: Source, field: Field) -> tuple[str, Span]:
         elif part.holds(2):
             value = Span(source, part.value, part.end)
     return key, value
+
+
+def large_entry(span: Span) -> tuple[str, Span]:
+    """Return the same of a field that lies there."""
+    source, start, end = span
+    return attr_entry(source, field_at(source.data, start, end))
 
 
 def attr_value(span: Span) -> AttrValue:
@@ -196,7 +190,7 @@ class EditedNode(msgspec.Struct, eq=False):
 
     node: NodeDef
     record: NodeRecord
-    large: tuple[LargeField, ...] = ()
+    large: tuple[Span, ...] = ()
     written: Payload | None = None
 
     def current(self) -> NodeDef:
@@ -235,6 +229,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     ret: dict[str, str] = msgspec.field(default_factory=dict)
     signature: OpDefProto | None = None
     others: list[Field] = msgspec.field(default_factory=list)
+    lies: tuple[Field, ...] = ()  # of a function: the library that it is part of, and where it is
     edited: dict[int, Payload | EditedNode] = msgspec.field(default_factory=dict)
     placed: dict[int, list[int]] = msgspec.field(default_factory=dict)
     root: dict[int, int] = msgspec.field(default_factory=dict)
@@ -362,7 +357,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         """Return the NodeDef without fields as large as weights; only `editor` changes it."""
         return self._parsed(index)[0]
 
-    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, tuple[LargeField, ...]]:
+    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, tuple[Span, ...]]:
         """Return the NodeDef and its large fields; of a small one without this attr, nothing."""
         edited = self.edited.get(index)
         if isinstance(edited, EditedNode):
@@ -376,9 +371,9 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     def attr(self, index: int, key: str) -> AttrValue | None:
         """Return the value of an attr of a node, or None. Of large attrs it reads that alone."""
         proto, large = self._parsed(index, key)
-        for field in large:
-            if field.key == key:
-                return attr_value(field.value)
+        for large_key, value in map(large_entry, large):
+            if large_key == key:
+                return attr_value(value)
         small: AttrValue | None = proto.attr.get(key)
         return small
 

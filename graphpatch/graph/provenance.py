@@ -15,10 +15,10 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.graph import Graph, read_record
-from graphpatch.graph.node import Body, LargeField, Node, Payload
+from graphpatch.graph.node import Body, Node, Payload
 from graphpatch.graph.record import PROVENANCE_ATTR as PROVENANCE_ATTR
 from graphpatch.graph.record import Author, NodeRecord
-from graphpatch.graph.wire import message
+from graphpatch.graph.wire import Span, message
 from graphpatch.protos import FunctionDef, NodeDef
 
 LOST = Author("(a rule whose record is gone)", "")
@@ -127,9 +127,9 @@ def checksum_of_rules(graph: Graph, by_rules: Written) -> str:
         digest.update(repr(sorted(body.ret.items())).encode())
     data = graph.source.data
     ours = [
-        message(FunctionDef, data[part.value : part.end])
-        for name, (_, part) in graph.function_fields.items()
-        if graph.functions[name].is_ours
+        message(FunctionDef, data[body.lies[1].value : body.lies[1].end])
+        for body in graph.functions.values()
+        if body.is_ours
     ]
     for function in (*ours, *graph.added.function):
         digest.update(function.SerializeToString(deterministic=True))
@@ -184,7 +184,7 @@ class ModelBody(Body):
         known = now.record(index) if self.heads.ops[index] != now.heads.ops[index] else None
         return now.payload(index) if known is None else Payload(b"".join(known.original))
 
-    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, tuple[LargeField, ...]]:
+    def _parsed(self, index: int, key: str = "") -> tuple[NodeDef, tuple[Span, ...]]:
         """Return the same, parsed."""
         now: Body = self.now
         if self.heads.ops[index] == now.heads.ops[index]:

@@ -97,6 +97,7 @@ def _undo_body(graph: Graph, now: Body, is_live: bool) -> UndoneBody:
         {**now.ret, **now.returns},
         now.signature,
         now.others,
+        now.lies,
         {place[index]: payload for index, payload in payloads.items()},
         cut=cut,
     )
@@ -170,7 +171,7 @@ def _drop_functions(graph: Graph) -> frozenset[str]:
     for body in graph.bodies:
         if not body.is_ours and (calls := gone & set(body.heads.ops)):
             raise ModelError(f"{body.label} calls {min(calls)}, which a rule added, from elsewhere")
-    data, cut = graph.source.data, [graph.function_fields[name] for name in gone]
+    data, cut = graph.source.data, [graph.functions[name].lies for name in gone]
     for library in (part for part in graph.others if part.holds(LIBRARY) and gone):
         for part in fields(data, library.value, library.end):
             if part.number in (GRADIENT, REGISTERED):
@@ -179,10 +180,7 @@ def _drop_functions(graph: Graph) -> frozenset[str]:
                 owners += [gradient.gradient_func for gradient in whole.registered_gradients]
                 cut += [(library, part)] if gone & set(owners) else []
     graph.cut = [*graph.cut, *sorted(cut)]
-    for mapping in ("functions", "function_fields"):  # copies of the graph share the latter
-        remaining = getattr(graph, mapping).items()
-        setattr(graph, mapping, {name: value for name, value in remaining if name not in gone})
     for name in gone:
-        del graph.library.signatures[name]
+        del graph.functions[name], graph.library.signatures[name]
         graph.library.gradients.pop(name, None)
     return gone

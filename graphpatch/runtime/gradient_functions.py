@@ -344,7 +344,7 @@ def called_in_order(
 
 def definition(graph: Graph, function: str) -> FunctionDef:
     """Return the FunctionDef of a function as its file has it."""
-    _, part = graph.function_fields[function]
+    _, part = graph.functions[function].lies
     return FunctionDef.FromString(graph.source.data[part.value : part.end])
 
 
