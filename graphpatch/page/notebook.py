@@ -12,7 +12,8 @@ from typing import Any
 from graphpatch.application import page_part
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
-from graphpatch.page.document import SELECTED, RuleMarks, built_document
+from graphpatch.page.document import built_document
+from graphpatch.page.marks import SELECTED, RuleMarks
 from graphpatch.page.view import view
 from graphpatch.selection import page_part_of_ops
 from graphpatch.shown import plural, short

@@ -18,20 +18,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from graphpatch.analysis.interface import ends_there, refuse_unknown_ends
-from graphpatch.analysis.matches import Matches, matches
+from graphpatch.analysis.matches import matches
 from graphpatch.analysis.revert import revert
-from graphpatch.analysis.rule_words import rules_at
 from graphpatch.application import apply
 from graphpatch.errors import ModelError, PatchError, check_path, tensor_names
 from graphpatch.formats import Model
 from graphpatch.formats.destination import PAGE_MARK, marked, refuse_inputs
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.output import write_file
-from graphpatch.graph import provenance
-from graphpatch.graph.graph import ModelGraph, Progress
-from graphpatch.graph.record import labels
+from graphpatch.graph.graph import Progress
 from graphpatch.match.spec import Pattern
-from graphpatch.page.document import SELECTED, RuleMarks, built_document
+from graphpatch.page.document import built_document
+from graphpatch.page.marks import RuleMarks, marks_of_matches, marks_of_patched
 from graphpatch.rules import RulesLike
 from graphpatch.shown import finite
 
@@ -242,39 +240,6 @@ def _models(
             original = revert(model, allow_changed=True).model
             return [original, model], marks
     return [model], marks
-
-
-def marks_of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
-    """Return the rules that a patched model tells of."""
-    marks = RuleMarks(is_applied=True)
-    names = labels(rule for graph in graphs for rule in graph.library.rules)
-    for number, graph in enumerate(graphs):
-        patches = provenance.patches(graph)
-        for rule in graph.library.rules:
-            written = {"name": names[rule], "patch": patches.get(rule.id, {})}
-            marks.written.setdefault(names[rule], written)
-        for (body, op), rules in rules_at(graph, names).items():
-            marks.mark(number, body, op, tuple(rules))
-    return marks.without_idle()
-
-
-def marks_of_matches(matches: Matches) -> RuleMarks:
-    """Return the rules that were matched, or what a match alone picks out."""
-    marks = RuleMarks()
-    for rule in matches.rules:
-        written = {"name": "", **msgspec.to_builtins(rule.written)} | {"name": rule.author.rule}
-        marks.written[rule.author.rule] = {k: v for k, v in written.items() if v is not None}
-    marks.written = marks.written or {SELECTED: None}
-    tags = [graph.around.tags for graph in matches.model.graphs]
-    for rule_matches in matches.found:
-        name = rule_matches.rule if rule_matches.rule in marks.written else SELECTED
-        if rule_matches.error:
-            marks.wrong[name] = "\n".join(filter(None, (rule_matches.error, *rule_matches.near)))
-        for place in rule_matches.places:
-            graph = tags.index(place.graph) if place.graph in tags else 0
-            for op in place.ops:
-                marks.mark(graph, place.body, op, (name,))
-    return marks.without_idle()
 
 
 def _refuse_unrelated(model: Model, patched: Model) -> None:

@@ -19,7 +19,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.graph import read_record
 from graphpatch.graph.record import labels
 from graphpatch.graph.wire import encoded, fields, piece_bytes, varint
-from graphpatch.page.view import marks_of_patched
+from graphpatch.page.marks import marks_of_patched
 from graphpatch.protos import GraphDef
 from tests import graphs
 from tests.graphs import node
