@@ -1,4 +1,4 @@
-"""The page's script: its files are all in it, and their lines are as short as those of Python."""
+"""The files of the page: all scripts are in it, and their lines are as short as those of Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_every_file_is_in_the_script() -> None:
 
 
 def test_no_line_is_longer_than_those_of_python() -> None:
-    texts = {path.name: path.read_text(encoding="utf-8") for path in FILES.glob("*.js")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in FILES.iterdir()}
     long = {
         f"{name}:{number}": len(line)
         for name, text in texts.items()

@@ -36,7 +36,8 @@ function drawText(x, y, words, className, anchor = "middle") {
 // The letter of a rule, in its colour.
 function badge(rule, name) {
   const letter = String.fromCharCode(65 + rule % 26) + (Math.floor(rule / 26) || "");
-  const element = make("span", `badge c${rule % 8}`, letter);
+  const element = make("span", "badge", letter);
+  element.style.background = `var(--c${rule % 8})`;
   element.title = name;
   return element;
 }
