@@ -1,8 +1,11 @@
 """What is done to the ops that a rule matched: a class for each kind, one line in the table here.
 
-What is refused stands in three places, by what is asked: whether a gradient comes to an op
-(`placement`), whether this gradient fits it (`fit`), and whether ops can count as one, or as the
-identity of an input (`target`). What a carrier cannot store stands with the carrier.
+Patches are refused at two times. Before anything is changed (`application.ops_by_graph`), for all
+targets together: ops that no gradient reaches, as an earlier rule or tf.custom_gradient leads it
+past them (`placement.refuse_shadowed`, `refuse_hidden`), matches that are not one op
+(`target.target_of_match`), and what would do nothing, or fit nowhere (`Patch.check`, by `fit`). As
+one target is patched (`Patch.rewrite`): a place to which no gradient comes (`placement`), a
+gradient that does not fit the op (`fit`), and what its carrier cannot store (`carrier`).
 """
 
 from __future__ import annotations

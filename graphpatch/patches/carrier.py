@@ -41,7 +41,7 @@ from graphpatch.graph.op_types import BOUNDARIES, NEXTS, RESOURCE_VARIABLE
 from graphpatch.graph.walk import outputs_there, tensor_named, upstream
 from graphpatch.names import op_of
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
-from graphpatch.patches.fit import check_once, naming, refuse_contradicted
+from graphpatch.patches.fit import check_fit, naming, refuse_contradicted
 from graphpatch.patches.function_carrier import (
     attach,
     become_filter,
@@ -342,7 +342,7 @@ def carry(
         gradient = gradient.for_op(node.op)
     is_fitted_to_tensor = is_filter and emit != "attr"
     if is_one_op and not (is_fitted_to_tensor or isinstance(gradient, PythonGradient)):
-        check_once(gradient, node, editor)
+        check_fit(gradient, node, editor)
     if isinstance(gradient, RegisteredKey):
         set_key(gradient, node, editor, emit)
         return

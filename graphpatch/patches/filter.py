@@ -13,7 +13,7 @@ from typing import ClassVar
 from graphpatch import names
 from graphpatch.differentiation.flow import carries, why_not
 from graphpatch.errors import PatchError
-from graphpatch.gradients.ops import Signature
+from graphpatch.gradients.ops import Signature, sizes_of_constant
 from graphpatch.gradients.program import joined_shapes
 from graphpatch.gradients.spec import DefaultGradient, Gradient, LibraryGradient, gives_dy
 from graphpatch.graph.editor import Editor
@@ -94,9 +94,10 @@ class FilterGradient(SidePatch):
 
             def joined(target: Target) -> JoinedShapes:
                 shapes = joined_shapes(formula, Signature.of_tensor("float32"))
-                return {f"{kind}{n}": shapes["x0"] for n in tensors_at(target, self.at)}
+                constants = frozenset(filter(sizes_of_constant, shapes["x0"]))
+                return {f"{kind}{n}": constants for n in tensors_at(target, self.at)}
 
-            refuse_contradicted(targets, formula, joined, constants_alone=True)
+            refuse_contradicted(targets, formula, joined)
 
     def idle(self, nodes: Sequence[Node]) -> str:
         """Say that the gradient gives dy as it comes."""

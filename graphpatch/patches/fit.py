@@ -55,18 +55,18 @@ def naming(target: Target) -> Iterator[None]:
         raise PatchError(f"{target}: {error}{reading}") from error
 
 
-def check_once(gradient: Computed | RegisteredKey, node: Node, editor: Editor) -> None:
-    """Raise PatchError where the gradient does not fit the op; like ops are asked about once."""
-    form = Target.of(node).form(None if isinstance(gradient, RegisteredKey) else gradient.formula)
-    editor.once(("fits", gradient.key, form), lambda: check_fit(gradient, node))
-
-
-def check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
+def check_fit(gradient: Computed | RegisteredKey, node: Node, editor: Editor) -> None:
     """Raise PatchError where TensorFlow would fail with this gradient on this op.
 
     Of a gradient that the consumer registers nothing is known, so it fits everywhere. A gradient
-    with the shape of dy is one of x only where the op keeps the shape of x.
+    with the shape of dy is one of x only where the op keeps the shape of x. Like ops are asked
+    about once.
     """
+    form = Target.of(node).form(None if isinstance(gradient, RegisteredKey) else gradient.formula)
+    editor.once(("fits", gradient.key, form), lambda: _check_fit(gradient, node))
+
+
+def _check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
     op = node.opdef
     if isinstance(gradient, RegisteredKey):
         theirs = opdefs.lookup(gradient.key) if gradient.by_name else None
@@ -194,14 +194,13 @@ def refuse_contradicted(
     formula: Formula,
     joined: Callable[[Target], JoinedShapes],
     may_sum: bool = True,
-    constants_alone: bool = False,
     in_model: bool = False,
 ) -> None:
     """Raise PatchError where the model fixes shapes with which a formula fails in every run.
 
-    `may_sum`: a result that is larger than what it goes to is summed. `constants_alone`: no more
-    than the constants of a rule may be at fault. `in_model`: bodies may have been edited by the
-    rule itself, and are asked about as they were. What no gradient is asked of is left out.
+    `may_sum`: a result that is larger than what it goes to is summed. `in_model`: bodies may have
+    been edited by the rule itself, and are asked about as they were. What no gradient is asked of
+    is left out.
     """
     known: dict[Hashable, JoinedShapes] = {}
     shapes_of = cache(lambda body: Shapes(Wiring(as_model(body) if in_model else body)))
@@ -209,7 +208,7 @@ def refuse_contradicted(
         form = target.form(formula)
         if form not in known:
             try:
-                known[form] = _in_question(target, joined(target), constants_alone)
+                known[form] = _in_question(target, joined(target))
             except (GraphpatchError, ValueError):  # it does not fit, which is said later
                 known[form] = {}
         if not known[form] or not any(map(is_asked_for, target.last.outputs or ())):
@@ -233,14 +232,13 @@ def refuse_contradicted(
                 )
 
 
-def _in_question(target: Target, joined: JoinedShapes, constants_alone: bool) -> JoinedShapes:
+def _in_question(target: Target, joined: JoinedShapes) -> JoinedShapes:
     """Leave out what suits an op whatever its shapes: all that it broadcasts but constants."""
     op = target.last.opdef
     if op is not None and not target.is_match:
         has_lists = any(arg.number_attr or arg.type_list_attr for arg in op.inputs)
-        constants_alone |= not has_lists and {*op.keeps_shape} >= {*range(len(op.inputs))}
-    if constants_alone:
-        joined = {goal: frozenset(filter(sizes_of_constant, joined[goal])) for goal in joined}
+        if not has_lists and {*op.keeps_shape} >= {*range(len(op.inputs))}:
+            joined = {goal: frozenset(filter(sizes_of_constant, joined[goal])) for goal in joined}
     return {goal: names - {goal} for goal, names in joined.items() if names - {goal}}
 
 

@@ -168,10 +168,6 @@ def notes_on_built(graphs: Iterable[Graph], emits: Sequence[Collection[str]]) ->
     return [note for graph in graphs for note in built_gradients(graph)]
 
 
-def _variable_alone(update: Node) -> Sequence[str]:
-    return update.data_inputs[:1]
-
-
 def _take_out(ops: Sequence[Node], editor: Editor) -> None:
     """Let ops that do nothing take the names of these."""
     for node in ops:
@@ -180,7 +176,7 @@ def _take_out(ops: Sequence[Node], editor: Editor) -> None:
             editor.take_name(node, "NoOp", lambda _: [], {})
         elif len(outputs) == 1 and outputs[0].is_ref:
             variable = typed(outputs[0].dtype)
-            editor.take_name(node, "RefIdentity", _variable_alone, variable)
+            editor.take_name(node, "RefIdentity", lambda moved: moved.data_inputs[:1], variable)
         else:
             raise PatchError(f"{node} changes a variable, and gives more than a reference to it")
         editor.shadow(node)

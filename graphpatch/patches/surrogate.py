@@ -37,6 +37,7 @@ from graphpatch.patches.placement import (
     UNKNOWN_TO_FUNCTIONS,
     bodies,
     check_together,
+    differentiated_as_whole,
     in_control_flow,
 )
 from graphpatch.patches.target import MatchTarget, Target, dtypes_of, keeps_shape, signature
@@ -129,17 +130,17 @@ class SurrogateGradient(Patch):
         node, name, scope = target.last, target.last.name, f"{target.last.name}/surrogate"
         named = named_inputs(InlineFormula(self.formula), target, editor)
         reads = [*target.reads, *(text for text, _ in named)]
-        more = []
+        stopped = []
         for number, (text, dtype) in enumerate(named):
             stop = f"{scope}/stop{numbered(number)}"
-            more.append((put_op(editor, stop, "StopGradient", [text], dtype, node), dtype))
-        reading = msgspec.structs.replace(target, more=tuple(more))
+            stopped.append((put_op(editor, stop, "StopGradient", [text], dtype, node), dtype))
+        reading = msgspec.structs.replace(target, more=tuple(stopped))
         value = self.check_target(reading)
         formula = node_defs([value], not node.body.is_main)
         check_together(target, editor)
         is_carried = needs_function(node, editor, self.emit)
         unknown = sorted({added.op for added in formula.nodes} & UNKNOWN_TO_FUNCTIONS)
-        if unknown and is_carried and needs_function(node, editor, "auto"):
+        if unknown and differentiated_as_whole(node, editor):
             raise PatchError(
                 f"{node} is in a function that a Session differentiates as a whole, where "
                 f"TensorFlow has no gradient of {', '.join(unknown)}, of which the formula is "

@@ -53,7 +53,7 @@ from graphpatch.opdefs import HANDLES
 from graphpatch.patches import KINDS, Patch
 from graphpatch.patches.carrier import check_named, named_tensors, refuse_key
 from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient, parsed, why_idle
-from graphpatch.patches.fit import check_once, naming
+from graphpatch.patches.fit import check_fit, naming
 from graphpatch.patches.freeze import Freeze, Updates, variable_read
 from graphpatch.patches.override import OverrideGradient, never_fires
 from graphpatch.patches.placement import bodies, shadow_behind
@@ -287,7 +287,7 @@ def _own_key(patch: Any, target: Target, editor: Editor) -> str:
     if not isinstance(gradient, RegisteredKey):
         gradient = gradient.for_op(node.op)
         exact = built_in_key(gradient, node.opdef) if patch.emit == "auto" else None
-    check_once(gradient, node, editor)
+    check_fit(gradient, node, editor)
     return exact or gradient.key
 
 
@@ -308,7 +308,7 @@ def _filtered(
     if not isinstance(gradient, PythonGradient):
         args = (*known_inputs(node), *known_outputs(node))
         for dtype in {arg.dtype or "" for arg in args if carries(arg)}:
-            check_once(gradient, _identity(node.name, dtype), editor)
+            check_fit(gradient, _identity(node.name, dtype), editor)
     if several and not editor.cached(("zeros", gradient.key), lambda: keeps_zeros(gradient)):
         raise NoKeyError(
             f"{node} has several outputs: TensorFlow gives its gradient zeros for those that "
