@@ -297,3 +297,17 @@ def test_ops_beside_one_another_are_in_the_same_order_however_many(reads: str) -
     names = [one.name for one in graphs.opened(written).main]
     assert names[:2] == ["first", "s"]
     assert names[-1] == "end"
+
+
+def test_what_is_done_once_is_done_again_where_it_raised() -> None:
+    editor, done = Editor(graphs.opened(graphs.sample()), Author("r", "i")), list[str]()
+
+    def fails() -> None:
+        done.append("failed")
+        raise PatchError("no")
+
+    with pytest.raises(PatchError, match="no"):
+        editor.once("deed", fails)
+    for _ in range(3):
+        editor.once("deed", lambda: done.append("done"))
+    assert done == ["failed", "done"]

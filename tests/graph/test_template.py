@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import graphpatch
+from graphpatch import application
+from graphpatch.graph import template
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.graph.wire import LARGE
@@ -33,6 +35,35 @@ def test_one_op_stands_for_all_that_are_alike(emit: str, monkeypatch: pytest.Mon
     body = result.model.graphs[0].main
     patched = [body.record(body.by_name[name]) for name in names]
     assert all(record is not None for record in patched)
+
+
+@pytest.mark.parametrize("patch", [
+    {"surrogate_gradient": "tanh(4 * x0)"},
+    {"straight_through": True},
+    {"override_gradient": "zero"},
+], ids=lambda patch: next(iter(patch)))  # fmt: skip
+def test_what_is_filled_in_are_the_bytes_of_op_by_op(
+    patch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["xs", *(f"y{k:02}" for k in range(COUNT))]
+    adds = [node(f"add_{name}", "AddV2", "xs", name, T=attr("float32")) for name in names[1:]]
+    inputs = [node(name, "Placeholder", dtype=attr("float32")) for name in names]
+    graph, filled, fill = graphdef(*inputs, *adds), list[bool](), template._fill
+
+    def counted(*arguments: Any) -> bool:
+        filled.append(fill(*arguments))
+        return filled[-1]
+
+    def patched() -> bytes:
+        result = graphpatch.apply([{"match": {"op": "AddV2"}, "patch": patch}], graph)
+        return bytes(result.model.graph_def().SerializeToString(deterministic=True))
+
+    monkeypatch.setattr(template, "_fill", counted)
+    by_columns = patched()
+    assert filled == [True]
+    monkeypatch.setattr(application, "FEWEST_ALIKE", COUNT + 1)
+    assert patched() == by_columns
+    assert filled == [True]
 
 
 @pytest.mark.parametrize("patch", [
