@@ -80,7 +80,6 @@ IN_WORDS = {
 RULES_TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
-IN_CURRENT_FOLDER = in_folder(Path())
 
 
 @documented
@@ -292,7 +291,7 @@ def rules_in(
     emit: str | None = None,
     allow_python: bool = False,
     allow_none: bool = False,
-    files: Files = IN_CURRENT_FOLDER,
+    files: Files | None = None,
 ) -> list[Rule]:
     """Return the rules that the bytes of a file hold; `path` is what errors call it."""
     try:
@@ -306,11 +305,11 @@ def rules_from(
     emit: str | None = None,
     allow_python: bool = False,
     allow_none: bool = False,
-    files: Files = IN_CURRENT_FOLDER,
+    files: Files | None = None,
 ) -> list[Rule]:
     """Return the rules of a parsed file, or of a list of rules, in which a Rule is what it is.
 
-    `files` gives the `.npy` files that they name.
+    `files` gives the `.npy` files that they name; default: those of the working directory.
     """
     ready: dict[int, Rule] = {}
     if isinstance(document, list | tuple):

@@ -216,7 +216,7 @@ def unpacked(value: Any) -> Any:
     return ConstantTensor(dtype, data, sizes)
 
 
-def with_tensors(document: Any, files: Files | None = None) -> Any:
+def with_tensors(document: Any, files: Files | None) -> Any:
     """Return rules with their tensors in their JSON form, read from `files` where they name one.
 
     What is not a list of rules stays as it is. Raises RulesError with the path to the tensor.

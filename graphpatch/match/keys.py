@@ -145,7 +145,7 @@ def _equal(actual: Any, wanted: Any) -> bool:
     if isinstance(actual, float) and isinstance(wanted, int | float):
         return math.isclose(actual, wanted, rel_tol=1e-6)
     if isinstance(wanted, tuple):
-        wanted, actual = list(wanted), list(actual) if isinstance(actual, tuple) else actual
+        wanted = list(wanted)
     return type(actual) is type(wanted) and bool(actual == wanted)
 
 
