@@ -117,12 +117,13 @@ def attr(wanted: dict[str, Any]) -> Condition:
         return wanted.values is UNSET or any(_equal(actual, legal) for legal in wanted.values)
 
     def in_words(node: Node, key: str) -> str:
-        actual = attr_value_of(node, key)
-        if actual is None:
-            declared = () if node.opdef is None else (attr.name for attr in node.opdef.attrs)
+        written, op = node.attr(key), node.opdef
+        if written is None and (op is None or op.default(key) is None):
+            declared = () if op is None else (attr.name for attr in op.attrs)
             legal = list(dict.fromkeys([*node.attr_names, *declared]))
             return f"it has no attr {key!r}{did_you_mean(key, legal)}"
-        return f"{key} is {actual!r}" + ("" if node.attr(key) is not None else " (the default)")
+        actual = attr_value_of(node, key)
+        return f"{key} is {actual!r}" + ("" if written is not None else " (the default)")
 
     def failing(node: Node) -> list[str]:
         return [key for key, value in wanted.items() if not has(node, key, value)]

@@ -139,6 +139,8 @@ NEAR_LINE: list[tuple[Any, str]] = [
     ({"pattern": "Conv2D", "name": "nope/*"}, "  near: Conv2D 'conv': name is 'conv'"),
     ({"op": "Conv2D", "attr": {"pading": "SAME"}},
      "  near: Conv2D 'conv': it has no attr 'pading'; nearest: padding"),
+    ({"op": "Placeholder", "attr": {"shape": [1]}},
+     "  near: Placeholder 'x': shape is None (the default)"),
     ({"op": "Mul", "inputs": {"5": {"op": "Relu"}}},
      "  near: Mul 'm': there is no input 5, input 0 is Conv2D 'conv', input 1 is Const 'c'"),
     ({"op": "Mul", "inputs": {"1": {"shape": [3]}}},
