@@ -214,9 +214,8 @@ class GradientReplay:
             self._dependent = ends, wiring.depending_on(sources, by_gradients=True)
             self.visited += len(self._dependent[1])
         back = self.follow(wiring, sources, targets, self._dependent[1])
-        self.visited += len(back.between)
-        self.visited += sum(map(len, map(wiring.inputs, back.between)))
-        self.visited += sum(map(len, map(wiring.tensors, back.between)))
+        inputs, tensors = wiring.inputs, wiring.tensors
+        self.visited += sum(1 + len(inputs(index)) + len(tensors(index)) for index in back.between)
         return back
 
     def follow(

@@ -23,7 +23,7 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import BOUNDARIES, FED, NEXTS, RESOURCE_VARIABLE
 from graphpatch.opdefs import NO_NUMBERS
 from graphpatch.patches import Patch
-from graphpatch.patches.carrier import BackwardTensor, join, refuse_in_part, repeat_to_shape
+from graphpatch.patches.carrier import BackwardTensor, join, refuse_in_part, repeated
 from graphpatch.patches.placement import (
     comes_from_constant,
     refuse_boundary,
@@ -221,10 +221,8 @@ class CleanPath:
                 for output in range(len(node.outputs or ())):
                     self.clean[_output(node, output)] = clone.tensor(output)
             elif node.index in self.read:
-                counted, like, name = self.counted(node), node.tensor(0), f"{node.name}/clean"
-                tensor = counted.tensor
-                if counted.repeated:
-                    tensor = repeat_to_shape(tensor, like, name, node, self.editor)
+                counted, name = self.counted(node), f"{node.name}/clean"
+                tensor = repeated(counted, node.tensor(0), name, node, self.editor)
                 self.clean[_output(node)] = tensor
 
     def of(self, text: str) -> str:

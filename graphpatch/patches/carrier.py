@@ -151,11 +151,8 @@ def join(target: Target, counted: Mapping[int, BackwardTensor], editor: Editor, 
     if not needs_function(node, editor, emit):
 
         def backward(moved: Node, output: int, stop: str, name: str) -> str:
-            tensor = counted[output]
-            if not tensor.repeated:
-                return tensor.tensor
             scope = f"{name}/repeat{numbered(output)}"
-            return repeat_to_shape(tensor.tensor, stop, scope, moved, editor)
+            return repeated(counted[output], stop, scope, moved, editor)
 
         _select(node, backward, counted.keys(), editor)
         if all(n in counted for n, arg in enumerate(flat) if carries(arg)):
@@ -201,11 +198,17 @@ def _select(
     editor.used("construction")
 
 
-def repeat_to_shape(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
-    """Return the tensor repeated to the shape of another; an error at run time if it cannot be."""
+def repeated(counted: BackwardTensor, like: str, name: str, beside: Node, editor: Editor) -> str:
+    """Return what an output counts as, repeated to the shape of `like` where that may be another.
+
+    A run in which it cannot be repeated is an error.
+    """
+    if not counted.repeated:
+        return counted.tensor
     dtype = known_outputs(beside)[0].dtype
     shape = put_op(editor, f"{name}/Shape", "Shape", [like], dtype, beside)
-    return put_op(editor, f"{name}/BroadcastTo", "BroadcastTo", [tensor, shape], dtype, beside)
+    inputs = [counted.tensor, shape]
+    return put_op(editor, f"{name}/BroadcastTo", "BroadcastTo", inputs, dtype, beside)
 
 
 def constructed(
