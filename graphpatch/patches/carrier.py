@@ -514,8 +514,8 @@ def _checked(name: str, target: Target, editor: Editor) -> tuple[str, str, bool]
     if tensor is None:
         where = "the graph" if body.is_main else f"function {body.label}"
         near = did_you_mean(name.partition(":")[0], [*body.by_name, *body.arguments])
-        there = outputs_there([body], name) or f"{where} has no such tensor{near}"
-        raise PatchError(f"{reads}, and {there}")
+        reason = outputs_there([body], name) or f"{where} has no such tensor{near}"
+        raise PatchError(f"{reads}, and {reason}")
     before = editor.cached(
         ("before", body.label, tensor),
         lambda: upstream(body, [tensor], control=True, last=lambda n: body.heads.ops[n] in NEXTS),

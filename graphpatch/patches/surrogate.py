@@ -168,8 +168,8 @@ def _has_shape_of_output(value: Value, target: Target) -> bool:
     op, exact = target.last.opdef, value.shape.exactly
     if op is None or not exact or len(target.nodes) > 1:
         return False
-    kept = frozenset(f"x{place}" for place in op.keeps_shape)
-    return exact == kept if op.broadcasts else exact <= kept
+    inputs = frozenset(f"x{place}" for place in op.keeps_shape)
+    return exact == inputs if op.broadcasts else exact <= inputs
 
 
 @dataclass(frozen=True, slots=True)
