@@ -16,7 +16,7 @@ import pytest
 import graphpatch
 from graphpatch.analysis.doctor import causes
 from graphpatch.analysis.doctor.survey import fix, survey
-from graphpatch.runtime import doctor_run
+from graphpatch.runtime import doctor_run, tf_gradients
 from graphpatch.runtime.doctor_run import run_pairs
 from scripts.models import build_random
 from tests.models import catalogue
@@ -210,3 +210,16 @@ def test_a_graph_is_imported_once_for_all_pairs_without_a_gradient(
     found = run_pairs(graphpatch.load(meta), 0, pairs, control_flow_v2=False)
     assert [one["gradient"] for one in found] == ["none"] * 5
     assert len(imports) == 1
+
+
+def test_each_gradient_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tf1.Graph().as_default() as graph:
+        x = tf1.placeholder(tf1.float32, [], "x")
+        names = [tf1.square(x, name="y0").name, tf1.round(x, name="y1").name]
+    asked, gradients = list[Any](), tf_gradients.gradients
+    monkeypatch.setattr(
+        tf_gradients, "gradients", lambda *ends: asked.append(ends) or gradients(*ends)
+    )
+    found = run_pairs(graphpatch.load(graph), 0, [("x:0", name) for name in names])
+    assert [one["gradient"] for one in found] == ["tensor", "none"]
+    assert len(asked) == 2

@@ -14,6 +14,7 @@ import graphpatch
 tf = pytest.importorskip("tensorflow")
 
 from graphpatch.graph import provenance  # noqa: E402
+from graphpatch.match import conditions  # noqa: E402
 from graphpatch.runtime.tf_gradients import control_flow  # noqa: E402
 from tests.tf import live  # noqa: E402
 from tests.tf.consumer import taped  # noqa: E402
@@ -90,6 +91,22 @@ def test_what_a_match_may_ask(key: str) -> None:
     [entry] = built.report["rules"]
     assert len(entry["matches"]) == count
     assert all(one["body"] == "main" for one in entry["matches"])
+
+
+def test_conditions_are_made_once_for_all_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each op and rule: many rules on many ops took longer than TensorFlow itself."""
+    made: list[Any] = []
+    candidates, make = conditions.Candidates, conditions.conditions
+    monkeypatch.setattr(conditions, "Candidates", lambda *a: made.append(a) or candidates(*a))
+    monkeypatch.setattr(
+        "graphpatch.runtime.building.conditions", lambda match: made.append(match) or make(match)
+    )
+    rules = [overridden({"op": "Neg", "name": f"{name}*"}, "identity") for name in "abc"]
+    with tf.Graph().as_default(), graphpatch.building(rules) as built:
+        for name in "abc" * 4:
+            tf.negative(1.0, name=name)
+    assert [len(rule["matches"]) for rule in built.report["rules"]] == [4, 4, 4]
+    assert len(made) == len(rules)
 
 
 def test_nested_contexts() -> None:
