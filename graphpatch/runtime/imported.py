@@ -35,6 +35,8 @@ def bare_meta(pieces: list[Piece]) -> Any:
         del meta.collection_def[key]
     for name in ("saver_def", "signature_def", "object_graph_def", "asset_file_def"):
         meta.ClearField(name)
+    # It tells how to read variables; TensorFlow refuses some of its own early ones, as "0.12.head".
+    meta.meta_info_def.ClearField("tensorflow_version")
     return meta
 
 

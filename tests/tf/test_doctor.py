@@ -212,6 +212,16 @@ def test_a_graph_is_imported_once_for_all_pairs_without_a_gradient(
     assert len(imports) == 1
 
 
+def test_a_file_of_a_version_that_tensorflow_cannot_parse_is_run() -> None:
+    with tf1.Graph().as_default():
+        x = tf1.placeholder(tf1.float32, [], "x")
+        tf1.square(x, name="y")
+        meta = tf1.train.export_meta_graph()
+    meta.meta_info_def.tensorflow_version = "0.12.head"
+    [found] = run_pairs(graphpatch.load(meta), 0, [("x:0", "y:0")])
+    assert found["ran"]
+
+
 def test_each_gradient_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with tf1.Graph().as_default() as graph:
         x = tf1.placeholder(tf1.float32, [], "x")
