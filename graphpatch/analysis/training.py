@@ -88,13 +88,15 @@ class BuiltGradient:
 class GradientSection:
     """What one call of `tf.gradients` built: the scope of its ops, the losses, the gradients.
 
-    `upstream` has the tensors that were given as `grad_ys`, or nothing.
+    `upstream` has the tensors that were given as `grad_ys`, or nothing; `after` the ops that all
+    of it waits for, as in `with tf.control_dependencies(...)`.
     """
 
     scope: GradientScope
     losses: tuple[str, ...]
     upstream: tuple[str, ...]
     gradients: tuple[BuiltGradient, ...]
+    after: tuple[str, ...]
 
     def __str__(self) -> str:
         of = ", ".join(self.losses)
@@ -183,7 +185,16 @@ class _Section:
                 f"{self.scope}: none of the variables that its gradients update is read by the "
                 f"loss {', '.join(losses)}"
             )
-        return GradientSection(self.scope, losses, upstreams, tuple(gradients.values()))
+        built = tuple(gradients.values())
+        return GradientSection(self.scope, losses, upstreams, built, self._after())
+
+    def _after(self) -> tuple[str, ...]:
+        """Return the ops, none of them gradients, that the seeds and what they read wait for."""
+        seeds = list(self.scope.seeds(self.body))
+        read = {name for seed in seeds for name in map(names.op_of, seed.data_inputs)}
+        nodes = [*seeds, *map(self.body.node, sorted(filter(self.scope.holds, read)))]
+        waits = {text[1:]: None for node in nodes for text in node.inputs if text[:1] == "^"}
+        return tuple(op for op in waits if not any(scope.holds(op) for scope in self.scopes))
 
     def _losses(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The tensors that are differentiated, and what was given as their upstream gradients."""

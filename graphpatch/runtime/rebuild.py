@@ -108,14 +108,17 @@ def _rebuild(graph: Any, section: GradientSection) -> Iterator[tuple[str, str]]:
     Yields each op that made an old gradient, with the one that makes the new gradient.
     """
     scopes = map(GRADIENT_SCOPE.match, [op.name for op in graph.get_operations()])
-    built_gradients = gradients(
-        _tensors(graph, section.losses),
-        _tensors(graph, (built.variable for built in section.gradients)),
-        _tensors(graph, section.upstream) or None,
-        name=names.fresh(section.scope.name, {match[1] for match in scopes if match}),
-        gate_gradients=True,
-        colocate_gradients_with_ops=False,
-    )
+    after = map(graph.get_operation_by_name, section.after)
+    # An op of a loop or branch is no such op: gradients in it wait for its pivot.
+    with graph.control_dependencies([op for op in after if not op._get_control_flow_context()]):
+        built_gradients = gradients(
+            _tensors(graph, section.losses),
+            _tensors(graph, (built.variable for built in section.gradients)),
+            _tensors(graph, section.upstream) or None,
+            name=names.fresh(section.scope.name, {match[1] for match in scopes if match}),
+            gate_gradients=True,
+            colocate_gradients_with_ops=False,
+        )
     for built, gradient in zip(section.gradients, built_gradients, strict=True):
         _check_gradient(built, gradient, section)
         new = {built.values: gradient}

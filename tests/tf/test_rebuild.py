@@ -129,6 +129,12 @@ def two_players(loss: Any, weights: list[Any]) -> Any:
         return descent().minimize(second, var_list=weights[1:])
 
 
+def in_turn(loss: Any, weights: list[Any]) -> Any:
+    """Gradients by the last variables are taken after the update of the first."""
+    with tf.control_dependencies([adam(loss, weights[:1])]):
+        return descent().minimize(loss, var_list=weights[1:])
+
+
 def penalty(loss: Any, weights: list[Any]) -> Any:
     """A gradient penalty: the loss is computed from a gradient."""
     [dx] = tf.gradients(loss, tf1.get_default_graph().get_tensor_by_name("x:0"))
@@ -227,6 +233,21 @@ def test_training_is_that_of_a_graph_built_so(
         saved.save(tmp_path / "saved.meta")
         assert losses((tmp_path / "saved.meta").read_bytes()) == expected
     assert before != wanted
+
+
+@pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
+def test_a_gradient_that_waits_for_an_update_still_does(use_resource: bool, tmp_path: Path) -> None:
+    model = patched(built(net, in_turn, use_resource), tmp_path)
+    for trained in (model, graphpatch.rebuild_gradients(model)):
+        with tf.Graph().as_default() as graph, tf1.Session() as session:
+            tf1.train.import_meta_graph(trained.meta_graph_def())
+            [first, *_] = tf1.trainable_variables()
+            session.run("start")
+            before = session.run(first)
+            descents = (op for op in graph.get_operations() if "ApplyGradientDescent" in op.type)
+            fed = {"x:0": np.ones((2, SIZE)), "label:0": np.ones((2, 1))}
+            session.run([op.inputs[-1] for op in descents], fed)
+            assert not np.array_equal(session.run(first), before)
 
 
 STOPPED = [{"match": {"op": "Mean"}, "patch": {"stop_gradient": True}}]
