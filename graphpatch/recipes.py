@@ -267,7 +267,8 @@ def _freeze(scope: str) -> RulesJson:
     """Return a scope with all that is in it: FC1, and FC1/**; a glob as it is written."""
     scope = scope.rstrip("/")
     variable = {"op": list(_TRAINABLE), "name": scope if is_glob(scope) else [scope, f"{scope}/**"]}
-    read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": variable}}
+    ops = ["Identity", "ReadVariableOp", "ResourceGather", "ResourceGatherNd"]
+    read = {"op": ops, "inputs": {"0": variable}}
     return [rule("freeze", read, {"freeze": True})]
 
 

@@ -78,8 +78,8 @@ class Updates:
 
 def _restores(node: Node) -> bool:
     """Return whether an op writes what it reads of a checkpoint."""
-    value = node.body.producer(node.data_inputs[1])
-    return value is not None and value.op.startswith("Restore")
+    values = first_producers(node.body.producer(node.data_inputs[1]))
+    return any(value.op.startswith("Restore") for value in values)
 
 
 def _trained(node: Node, changed: Node) -> str:
@@ -141,8 +141,8 @@ class Freeze(Patch):
         variable = variable_read(node)
         if variable is None:
             raise PatchError(
-                f"{node} reads no variable, so there is nothing to freeze: match the Identity or "
-                f"the ReadVariableOp by which a variable is read"
+                f"{node} reads no variable, so there is nothing to freeze: match the Identity, "
+                f"ReadVariableOp or ResourceGather by which a variable is read"
             )
         known = editor.cached(("updates", label), lambda: Updates(node.body))
         if variable.name in known.of:

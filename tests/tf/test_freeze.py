@@ -127,6 +127,19 @@ def test_without_an_optimizer_the_gradient_stops_and_the_report_says_so() -> Non
         assert tf1.gradients(graph.get_tensor_by_name("y:0"), [w]) == [None]
 
 
+@pytest.mark.parametrize("read", [tf.gather, tf.gather_nd])
+def test_rows_of_a_resource_variable_that_a_saver_restores(read: Any) -> None:
+    with tf.Graph().as_default() as graph:
+        w = tf1.get_variable("FC1/w", initializer=[[2.0], [3.0]], use_resource=True)
+        tf.square(read(w, [0]), name="y")
+        tf1.train.Saver()
+    notes = graphpatch.apply("@freeze(scope=FC1)", graph).report["notes"]
+    assert not [note for note in notes if note.startswith("not frozen")]
+    assert graphpatch.patch_graph("@freeze(scope=FC1)", graph, in_place=True).ok
+    with graph.as_default():
+        assert tf1.gradients(graph.get_tensor_by_name("y:0"), [w.handle]) == [None]
+
+
 def test_what_the_program_itself_assigns_is_said_not_to_be_frozen() -> None:
     """The averages of a batch norm, which the forward pass updates."""
     with tf.Graph().as_default() as graph:
