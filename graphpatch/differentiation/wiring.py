@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from graphpatch import names
+from graphpatch.control_flow.contexts import inside_control_flow
 from graphpatch.differentiation.flow import TRAINABLE, gradient_type
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
@@ -155,6 +156,11 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     def readers(self, index: int) -> Sequence[Use]:
         """Return who reads an op, by which of its outputs."""
         return self.uses.get(index, ())
+
+    @cached_property
+    def in_control_flow(self) -> frozenset[int]:
+        """The ops in v1 loops and branches: no Session fetches what they give."""
+        return inside_control_flow(self.body)
 
     @cached_property
     def uses(self) -> Mapping[int, Sequence[Use]]:

@@ -307,9 +307,25 @@ EMBEDDING = (
 )
 
 
+IN_BRANCHES = (
+    *(node("x", "Placeholder", dtype="int32"), node("p", "Placeholder", dtype="bool")),
+    node("s", "Switch", "x", "p", T="int32"),
+    *(cast(name, read, "int32", "float32") for name, read in (("f", "s"), ("t", "s:1"))),
+    *(node("m", "Merge", "f", "t", N=2), node("y", "Neg", "m")),
+)
+TEXTS = (
+    *(node("x", "Placeholder", dtype="string"), node("n", "Const", dtype="int32")),
+    *(node("a", "TensorArrayV3", "n", dtype="string"), cast("y", "d", "uint8", "float32")),
+    node("w", "TensorArrayWriteV3", "a", "n", "x", "a:1", T="string"),
+    *(node("r", "TensorArrayReadV3", "a", "n", "w", dtype="string"), node("d", "DecodeJpeg", "r")),
+)
+
+
 @pytest.mark.parametrize(
     ("nodes", "blocked", "remedy"),
     [
+        (IN_BRANCHES, {"s"}, "differentiate with respect to m:0, downstream of it"),
+        (TEXTS, {"d"}, "differentiate with respect to y:0, downstream of it"),
         (EMBEDDING, {"emb"}, "differentiate with respect to emb:0, downstream of it"),
         ((X, *ALSO_READ), {"d", "e", "q"}, "differentiate with respect to y:0, downstream of it"),
         (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,9 @@ from graphpatch.graph.op_types import CALLS
 from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.shown import Document
+
+# What may hand on the flow of a TensorArray, which is a float and no value.
+OF_LOOPS = re.compile("(Ref)?Exit|TensorArray(V\\d|Write|Scatter|Split).*")
 
 RuleDict = dict[str, Any]
 PatchJson = Mapping[str, Any]
@@ -114,7 +118,9 @@ class OpOnPath:
         start, end = next(starts, None), next(ends, None)
         run = () if start is None or end is None else steps[start : end + 1]
         inside, returned = {step.index for step in run}, {index for index, _ in wiring.returned}
-        is_known = all(Node(wiring.body, step.index).opdef is not None for step in run)
+        nodes = [Node(wiring.body, step.index) for step in run]
+        # A TensorArray reads a float, its flow, also where its elements are none.
+        is_known = all(node.opdef and not node.op.startswith("TensorArray") for node in nodes)
         is_closed = not any(
             step.index in returned
             or any(reader not in inside for _, reader in wiring.readers(step.index))
@@ -125,14 +131,20 @@ class OpOnPath:
     @property
     def behind(self) -> str:
         """Return the float next behind what blocks, by which one can differentiate instead."""
-        tensors = (step.tensor for step in self.path[self.place :])
-        return next(map(self.wiring.spelled, filter(self._is_float, tensors)), "")
+        return self._first_float(step.tensor for step in self.path[self.place :])
 
     @property
     def before(self) -> str:
         """Return the last float before what blocks, which can be the loss instead."""
-        tensors = (self._read_by(step) for step in reversed(self.path[: self.place + 1]))
-        return next(map(self.wiring.spelled, filter(self._is_float, tensors)), "")
+        return self._first_float(map(self._read_by, reversed(self.path[: self.place + 1])))
+
+    def _first_float(self, tensors: Iterable[Tensor]) -> str:
+        """Return the first float, if possible one outside of v1 loops and branches."""
+        wiring, floats = self.wiring, list(filter(self._is_float, tensors))
+        outside = (tensor for tensor in floats if tensor[0] not in wiring.in_control_flow)
+        nodes = ((tensor, wiring.node(tensor[0])) for tensor in outside)
+        usable = (tensor for tensor, node in nodes if not node or not OF_LOOPS.fullmatch(node.op))
+        return wiring.spelled(next(usable, floats[0])) if floats else ""
 
 
 def given_to_slot(wiring: Wiring, step: PathStep) -> flow.Flow:
