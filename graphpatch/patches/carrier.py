@@ -329,9 +329,10 @@ def carry(
 ) -> None:
     """Let the gradient of a target be this one, and say in the editor what the consumer needs.
 
-    A key stores it, or else a construction, or else functions: the first that can. `filtered` is
-    the op in line with which an Identity is the target: a filter. Raises PatchError where the
-    gradient does not fit the target, or where TensorFlow would not look at it.
+    The first of these that can stores it: a key, for one op that reads no tensors by name; a
+    construction, where it is a formula; functions. `filtered` is the op in line with which an
+    Identity is the target: a filter. Raises PatchError where the gradient does not fit the target,
+    or where TensorFlow would not look at it.
     """
     node, is_filter = target.last, filtered is not None
     refuse_key(gradient, emit, target.is_match)
@@ -341,25 +342,22 @@ def carry(
     is_one_op = not (target.is_match or named_tensors(gradient))
     if not is_filter:  # nothing is written down on what is new
         _check_place(target.nodes if not is_one_op else (), node, editor)
-    if is_one_op and isinstance(gradient, Computed):
-        gradient = gradient.for_op(node.op)
-    is_fitted_to_tensor = is_filter and emit != "attr"
-    if is_one_op and not (is_fitted_to_tensor or isinstance(gradient, PythonGradient)):
-        check_fit(gradient, node, editor)
-    if isinstance(gradient, RegisteredKey):
-        set_key(gradient, node, editor, emit)
-        return
-    if isinstance(gradient, Computed):
-        if not is_one_op:
-            gradient, target = _with_named_tensors(gradient, target, editor)
-        elif set_key(gradient, node, editor, emit):
+    if is_one_op and not isinstance(gradient, PythonGradient):
+        gradient = gradient.for_op(node.op) if isinstance(gradient, Computed) else gradient
+        if not is_filter or emit == "attr":  # else it is fitted to the one tensor
+            check_fit(gradient, node, editor)
+        if set_key(gradient, node, editor, emit):
             return
+    assert not isinstance(gradient, RegisteredKey), "its key is set"
+    if not (is_one_op or isinstance(gradient, PythonGradient)):
+        gradient, target = _with_named_tensors(gradient, target, editor)
     name, noted = node.name, target.noted
-    if isinstance(gradient, Computed) and constructed(gradient, target, editor, emit, filtered):
-        pass
-    elif is_filter and is_one_op and not is_restored(node, editor):
+    is_stored = isinstance(gradient, Computed) and constructed(
+        gradient, target, editor, emit, filtered
+    )
+    if not is_stored and is_filter and is_one_op and not is_restored(node, editor):
         become_filter(gradient, node, editor)
-    else:
+    elif not is_stored:
         functions = gradient_functions(gradient, target, editor)
         refuse_boundary(node)
         attach(target, functions, editor, target.reads)
