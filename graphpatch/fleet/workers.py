@@ -34,6 +34,8 @@ ANSWER_TIMEOUT = 5  # seconds, for each of the answers of a cluster that are wai
 Call = Callable[[Task], TaskResult]
 Results = Iterator[TaskResult]
 
+_CALLS: list[Call] = []  # in a worker process: what it does with each task
+
 
 def results_of(order: FleetOrder, work: Work, tasks: Sequence[Task]) -> Results:
     """Yield what became of each task: one after the other in this process, or by workers."""
@@ -87,11 +89,11 @@ def _until_a_death(
     from concurrent.futures.process import BrokenProcessPool
 
     under_way: dict[Future[TaskResult], Task] = {}
-    with _pool(jobs) as pool:
+    with _pool(jobs, call) as pool:
         while waiting or under_way:
             try:
                 while waiting and len(under_way) < 2 * jobs:
-                    future = pool.submit(call, waiting[0])
+                    future = pool.submit(_do, waiting[0])
                     under_way[future] = waiting.popleft()
             except BrokenProcessPool:
                 pass  # the futures tell of it as well
@@ -106,8 +108,8 @@ def _until_a_death(
 
 
 @contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Give worker processes, which are killed where this ends by an error or an interrupt."""
+def _pool(jobs: int, call: Call) -> Iterator[ProcessPoolExecutor]:
+    """Give processes for tasks, which are killed where this ends by an error or interrupt."""
     import multiprocessing  # here, as a command over one model needs none of it
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 
@@ -115,7 +117,7 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     if sys.version_info >= (3, 11):  # else the server would import from the current folder
         context.set_forkserver_preload(["graphpatch.fleet.work"])
     before = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(jobs, context, initializer=_prepare_worker)
+    pool = ProcessPoolExecutor(jobs, context, initializer=_prepare_worker, initargs=(call,))
     try:
         try:
             with _safe_path():
@@ -146,11 +148,16 @@ def _safe_path() -> Iterator[None]:
             os.environ[SAFE_PATH] = before
 
 
-def _prepare_worker() -> None:
-    """Leave an interrupt to the command, and do not outlive it."""
+def _prepare_worker(call: Call) -> None:
+    """Leave an interrupt to the command, and do not outlive it; keep the call, with its rules."""
+    _CALLS.append(call)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _do(task: Task) -> TaskResult:
+    return _CALLS[0](task)
 
 
 def _end_with_parent() -> None:
