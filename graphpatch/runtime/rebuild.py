@@ -70,7 +70,8 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
         raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
     sections = gradient_sections(model.graphs[0].main, loss)
     # With v2 a TensorArray of a v1 loop has no gradient.
-    refused = refused_as(PatchError, "TensorFlow cannot build these gradients anew")
+    what = "TensorFlow cannot build these gradients anew (graphpatch doctor says where it ends)"
+    refused = refused_as(PatchError, what)
     with refused, control_flow(False), tf.Graph().as_default() as graph:
         file = meta_graph(model)
         meta = tf.compat.v1.MetaGraphDef()

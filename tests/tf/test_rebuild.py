@@ -141,6 +141,13 @@ def penalty(loss: Any, weights: list[Any]) -> Any:
     return descent().minimize(loss + 0.1 * tf.reduce_sum(tf.square(dx)), var_list=weights)
 
 
+def unregistered(loss: Any, weights: list[Any]) -> Any:
+    """A key of another program, as contrib.quantize puts on batch norms."""
+    done = adam(loss, weights)
+    loss.op._set_attr("_gradient_op_type", tf1.AttrValue(s=b"OfAnotherProgram"))
+    return done
+
+
 def logged(loss: Any, weights: list[Any]) -> Any:
     """The gradient of something inside is read by who does not train."""
     pairs = descent().compute_gradients(loss, [*weights, loss.op.inputs[0]])
@@ -258,6 +265,7 @@ REFUSED: dict[str, tuple[Any, Any, list[str], str]] = {
         lambda loss, weights: tf.no_op(), RULES, [], "found no gradients that update a variable"
     ),
     "no gradient": (adam, STOPPED, [], "no gradient of loss flows to one, which the optimizer"),
+    "no such key": (unregistered, RULES, [], "anew .graphpatch doctor says where .*: LookupError"),
     "no such loss": (adam, RULES, ["lost"], "--loss: there is no tensor lost"),
 }  # fmt: skip
 
