@@ -25,9 +25,9 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import in_model
 from graphpatch.graph.template import MARK, edit_all
 from graphpatch.match.conditions import check_taken
-from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, leaves_out_none, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
+from graphpatch.names import texts
 from graphpatch.patches.freeze import notes_on_built
 from graphpatch.patches.placement import (
     bodies,

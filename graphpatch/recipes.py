@@ -20,7 +20,7 @@ from graphpatch.gradients.library.relevance import BATCH_NORMS, LINEAR_OPS, OF_R
 from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
 from graphpatch.gradients.ops import FLOATS
 from graphpatch.graph.op_types import REF_VARIABLES, RESOURCE_VARIABLE
-from graphpatch.match.glob import is_glob
+from graphpatch.names import is_glob
 
 SIGN = "@"
 RECIPE_ACTIVATIONS = (*ACTIVATIONS, "Softmax", "LogSoftmax", "Erf", "CRelu")

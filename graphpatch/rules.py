@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
@@ -27,9 +28,9 @@ from graphpatch.gradients.tensors import Files, in_folder, with_tensors
 from graphpatch.graph.record import AppliedRule, Author
 from graphpatch.mapped import read_whole
 from graphpatch.match.conditions import conditions
-from graphpatch.match.glob import Texts, texts
 from graphpatch.match.spec import META as META
 from graphpatch.match.spec import WHOLE, Match, Natural, described, documented
+from graphpatch.names import Texts, texts
 from graphpatch.patches import KINDS, Patch
 from graphpatch.recipes import is_recipe, recipe_called, recipe_of, recipe_rules
 
@@ -367,15 +368,32 @@ def _rule(name: str, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
     conditions(spec.match)
     captures = () if on is None else texts(on)
     if on is not None:
-        from graphpatch.match.syntax import check_on
-
-        check_on(spec.match, captures)
+        _check_on(spec.match, captures)
         if WHOLE in captures and not patch.takes_match:
             raise RulesError(f'patch.on: "{WHOLE}", a match as one op, does not go with {kinds[0]}')
     # What a rule does, whatever its name: the same rule in another file has the same.
     content = msgspec.json.encode([spec.match, spec.patch], order="deterministic")
     author = Author(name, hashlib.sha256(content).hexdigest()[:16])
     return Rule(spec, author, spec.match, patch, expect, captures)
+
+
+def _check_on(match: Match, on: Sequence[str]) -> None:
+    """Raise RulesError where a patch names ops that the pattern of its match does not have."""
+    from graphpatch.match.syntax import forms  # here: it brings the parser
+
+    if match.pattern is None:
+        raise RulesError(
+            "patch.on names an op of match.pattern, and the match has no pattern; leave on out"
+        )
+    if not on or (WHOLE in on and len(on) > 1):
+        raise RulesError(f'patch.on: names of the pattern\'s ops, or "{WHOLE}" for all as one')
+    for wanted in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):
+        for form, name in product(forms(wanted), on):
+            if name not in (*form.present, WHOLE):
+                legal = f"; legal: {', '.join(form.present)}, {WHOLE}"
+                near = did_you_mean(name, form.present) or legal
+                text = f"\n  {wanted}" if isinstance(wanted, str) else ""
+                raise RulesError(f"patch.on: no op of the pattern is called {name!r}{near}{text}")
 
 
 def _patch(

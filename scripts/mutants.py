@@ -33,7 +33,6 @@ LEAST, TIMES = 5, 5
 TESTS = {
     "graphpatch/names.py": "tests/test_names.py",
     "graphpatch/shown.py": "tests/test_shown.py",
-    "graphpatch/match/glob.py": "tests/match/test_glob.py",
     "graphpatch/graph/wire.py": "tests/graph/test_wire.py",
     "graphpatch/control_flow/contexts.py": "tests/control_flow",
     "graphpatch/differentiation/flow.py": "tests/differentiation",

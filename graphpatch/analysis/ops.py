@@ -16,8 +16,8 @@ from graphpatch.graph import attrs, provenance
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there
-from graphpatch.match import glob
 from graphpatch.match.misses import NEAREST, elsewhere, nearest_names
+from graphpatch.names import glob_test, is_glob
 from graphpatch.shown import document_of
 
 
@@ -97,8 +97,8 @@ def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[st
             faults.append(f"{model.path}: there is no tensor {text!r}: {outputs}")
             continue
         op = names.op_of(text)
-        if glob.is_glob(op):
-            is_meant = glob.compiled(op)
+        if is_glob(op):
+            is_meant = glob_test(op)
             named = [node for node in all_ops(model) if is_meant(node.name)]
         else:
             named = [body.node(op) for body in _all_bodies(model) if op in body.by_name]

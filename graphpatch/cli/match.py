@@ -14,8 +14,9 @@ from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.say import MATCH, bar, say_answer
 from graphpatch.formats import load
-from graphpatch.match.conditions import conditions, natural_sort_key
+from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match
+from graphpatch.names import natural_sort_key
 from graphpatch.patches.target import reads_in_words
 from graphpatch.rules import load_rules
 from graphpatch.shown import plural

@@ -8,6 +8,7 @@ from typing import TypeVar
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
+from graphpatch.graph.op_types import NEXTS
 from graphpatch.names import TensorName
 from graphpatch.opdefs import tensor_index
 from graphpatch.shown import plural
@@ -74,6 +75,12 @@ def tensor_named(body: Body, text: str) -> TensorName | None:
     return tensor if body.is_main else TensorName(tensor.op, output.index, output.name)
 
 
+def tensors_in(body: Body, wanted: Iterable[str]) -> list[TensorName]:
+    """Return the tensors of these names that a body has."""
+    tensors = (tensor_named(body, text) for text in wanted)
+    return [tensor for tensor in tensors if tensor is not None]
+
+
 def readers_of(body: Body, tensor: TensorName) -> Iterator[tuple[int, int]]:
     """Yield who reads a tensor: the op's index, and the slot in its NodeDef.input."""
     inputs = body.heads.inputs
@@ -111,6 +118,23 @@ def in_order(reads: Sequence[Collection[int]]) -> Iterator[int]:
             waits[reader] -= 1
             if not waits[reader]:
                 ready.append(reader)
+
+
+def depths(body: Body) -> list[int]:
+    """Return of each op the length of the longest path to it, control inputs apart.
+
+    What a loop's NextIteration gives back is left out, so that a loop is as deep as its body. Ops
+    on any other circle, and those behind them, are deepest.
+    """
+    by_name, reads = body.by_name, list[list[int]]()
+    backward = {index for op in NEXTS for index in body.by_type.get(op, ())}
+    for inputs in body.heads.inputs:
+        read = (by_name.get(names.op_of(text)) for text in inputs if text[:1] != "^")
+        reads.append([index for index in read if index is not None and index not in backward])
+    deep = [len(body)] * len(body)
+    for index in in_order(reads):
+        deep[index] = max((deep[producer] + 1 for producer in reads[index]), default=0)
+    return deep
 
 
 def upstream(

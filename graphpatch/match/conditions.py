@@ -15,13 +15,12 @@ from graphpatch import names
 from graphpatch.errors import MatchError, RulesError, did_you_mean
 from graphpatch.graph import provenance, walk
 from graphpatch.graph.node import Body, Node
-from graphpatch.graph.op_types import NEXTS
 from graphpatch.graph.provenance import ModelBody
-from graphpatch.match import glob, keys, spec
-from graphpatch.match.glob import texts
+from graphpatch.graph.walk import tensors_in
+from graphpatch.match import keys, spec
 from graphpatch.match.keys import Condition, per_body
 from graphpatch.match.spec import Between, DependencySearch, Match, PatternLike, every_match
-from graphpatch.names import TensorName
+from graphpatch.names import is_glob, one_of, texts
 from graphpatch.shown import IN_MESSAGE, cut_short, short
 
 T = TypeVar("T")
@@ -42,7 +41,7 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         """The op types of the body that are meant; None where every type is."""
         if self.match.op is None:
             return None
-        return frozenset(filter(glob.one_of(texts(self.match.op)), self.body.by_type))
+        return frozenset(filter(one_of(texts(self.match.op)), self.body.by_type))
 
     @cached_property
     def besides(self) -> Sequence[Condition]:
@@ -55,12 +54,12 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         by_type, by_name, heads = self.body.by_type, self.body.by_name, self.body.heads
         wanted = texts(self.match.name or ())
         indices: Sequence[int] = range(len(self.body))
-        if wanted and not any(map(glob.is_glob, wanted)):
+        if wanted and not any(map(is_glob, wanted)):
             indices = sorted({by_name[name] for name in wanted if name in by_name})
             return [i for i in indices if self.types is None or heads.ops[i] in self.types]
         if self.types is not None:
             indices = sorted(index for op in self.types for index in by_type[op])
-        is_meant = glob.one_of(wanted)
+        is_meant = one_of(wanted)
         return [i for i in indices if is_meant(heads.names[i])] if wanted else indices
 
     def __call__(self, node: Node) -> bool:
@@ -174,7 +173,7 @@ def of_the_model(match: Match) -> Condition | None:
     by_kind = match.class_ is not None or not {"*", "**"} & {*texts(match.op or "*")}
     if match.taken is not None or ((match.any or match.all) and not by_kind):
         return None  # each of `any` and `all` asks for itself
-    spelled = {text for text in texts(match.name or ()) if not glob.is_glob(text)}
+    spelled = {text for text in texts(match.name or ()) if not is_glob(text)}
 
     def is_own(node: Node) -> bool:
         if isinstance(node.body, ModelBody):
@@ -194,7 +193,7 @@ def adder(node: Node) -> str | None:
 
 def taken(wanted: bool | str | Sequence[str]) -> Condition:
     """Return the condition that some rule before patched or added the op, or these did; or none."""
-    is_meant = glob.one_of(("**",) if isinstance(wanted, bool) else texts(wanted))
+    is_meant = one_of(("**",) if isinstance(wanted, bool) else texts(wanted))
 
     def rules(node: Node) -> list[str]:
         return [author.rule for author in provenance.rules_that_patched(node)]
@@ -215,7 +214,7 @@ def check_taken(match: Match, before: Collection[str]) -> None:
     """Raise MatchError where `taken` names a rule, without a glob, that is none of those before."""
     for part in every_match(match):
         for text in () if isinstance(part.taken, bool) else texts(part.taken or ()):
-            if not glob.is_glob(text) and text not in before:
+            if not is_glob(text) and text not in before:
                 near = f"{did_you_mean(text, before)}; before it: "
                 near += ", ".join(map(repr, before)) or "none"
                 raise MatchError(f"taken: no rule before this one is called {text!r}{near}")
@@ -341,12 +340,6 @@ def on_path(
     return Condition(lambda node: node.index in meant(node.body), why_not)
 
 
-def tensors_in(body: Body, wanted: Iterable[str]) -> list[TensorName]:
-    """Return the tensors of these names that a body has."""
-    tensors = (walk.tensor_named(body, text) for text in wanted)
-    return [tensor for tensor in tensors if tensor is not None]
-
-
 SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?[1-9]\d{0,8})?)?")
 NTH_WORDS = {"first": 0, "last": -1}
 NTH = 'a number, "first", "last", a list of numbers, or a slice such as ":-1" (all but the last)'
@@ -374,32 +367,8 @@ def counted_in_order(wanted: Any, body: Body, indices: Iterable[int]) -> list[in
     by, ops = getattr(wanted, "by", "graph"), body.heads.names
     if by == "file":
         return sorted(indices)
-    depth = depths(body) if by == "graph" else [0] * len(body)
-    return sorted(indices, key=lambda index: (depth[index], natural_sort_key(ops[index])))
-
-
-def natural_sort_key(name: str) -> tuple[list[tuple[str, int]], str]:
-    """Return what names are sorted by: numbers in them as numbers, so block2 before block10."""
-    parts = re.split(r"(\d{1,1000})", name)  # int() takes no more than 4,300 digits
-    numbers = [*(int(part) for part in parts[1::2]), 0]
-    return list(zip(parts[::2], numbers, strict=True)), name
-
-
-def depths(body: Body) -> list[int]:
-    """Return of each op the length of the longest path to it, control inputs apart.
-
-    What a loop's NextIteration gives back is left out, so that a loop is as deep as its body. Ops
-    on any other circle, and those behind them, are deepest.
-    """
-    by_name, reads = body.by_name, list[list[int]]()
-    backward = {index for op in NEXTS for index in body.by_type.get(op, ())}
-    for inputs in body.heads.inputs:
-        read = (by_name.get(names.op_of(text)) for text in inputs if text[:1] != "^")
-        reads.append([index for index in read if index is not None and index not in backward])
-    deep = [len(body)] * len(body)
-    for index in walk.in_order(reads):
-        deep[index] = max((deep[producer] + 1 for producer in reads[index]), default=0)
-    return deep
+    depth = walk.depths(body) if by == "graph" else [0] * len(body)
+    return sorted(indices, key=lambda index: (depth[index], names.natural_sort_key(ops[index])))
 
 
 def nth(wanted: Any, match: Match) -> Condition:

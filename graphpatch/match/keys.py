@@ -26,10 +26,8 @@ from graphpatch.graph.attrs import constant
 from graphpatch.graph.functions import called_functions
 from graphpatch.graph.node import Body, Library, Node
 from graphpatch.graph.op_types import ALL_VARIABLES, CASES, LOOPS
-from graphpatch.match import glob
-from graphpatch.match.glob import texts
 from graphpatch.match.spec import Compared, Inside, Near, OneOf, Shape
-from graphpatch.names import op_of
+from graphpatch.names import QUOTED, one_of, op_of, regex_test, texts
 from graphpatch.opdefs import DIFFERENTIABLE, DTYPE_NAMES
 from graphpatch.shown import IN_MESSAGE
 
@@ -52,7 +50,7 @@ def of_text(fact: Callable[[Node], str], words: str) -> Callable[[Any], Conditio
     """Return what makes a condition of texts: the fact of an op is one of them, or a glob's."""
 
     def condition(wanted: str | Sequence[str]) -> Condition:
-        is_meant = glob.one_of(texts(wanted))
+        is_meant = one_of(texts(wanted))
         return Condition(lambda node: is_meant(fact(node)), lambda node: words.format(fact(node)))
 
     return condition
@@ -70,9 +68,9 @@ def refuse_unknown(wanted: str | Sequence[str], legal: Iterable[str], what: str)
 def name_regex(wanted: str) -> Condition:
     """Return the condition that the regular expression matches the whole name."""
     try:
-        is_meant = glob.whole(wanted)
+        is_meant = regex_test(wanted)
     except RulesError as error:
-        text = f"name_regex {wanted[: glob.QUOTED]!r} is not a regular expression: {error}"
+        text = f"name_regex {wanted[:QUOTED]!r} is not a regular expression: {error}"
         raise RulesError(text) from None
     return Condition(lambda node: is_meant(node.name), lambda node: f"name is {node.name!r}")
 
@@ -362,7 +360,7 @@ def inside(wanted: str | Inside) -> Condition:
     asked = wanted if isinstance(wanted, Inside) else replace(Inside(), **{wanted: "**"})
     when, any_branch = asked.when, None if asked.when is None else "**"
     named = {"loop": asked.loop, "branch": asked.branch or any_branch}
-    globs = {kind: glob.one_of(texts(names)) for kind, names in named.items() if names is not None}
+    globs = {kind: one_of(texts(names)) for kind, names in named.items() if names is not None}
 
     @cache
     def flow_in(body: Body) -> ControlFlow | None:

@@ -15,11 +15,10 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there, tensor_named
-from graphpatch.match import glob
 from graphpatch.match.conditions import ADDED_KEY, Candidates, adder, conditions, holds
-from graphpatch.match.glob import texts
 from graphpatch.match.select import body_to_match
 from graphpatch.match.spec import Match, PatternLike, tensors_named
+from graphpatch.names import glob_test, is_glob, one_of, regex_test, texts
 from graphpatch.shown import plural, short
 
 NEAREST, NEAREST_OPS, MOST_VALUES, MOST_READ = 5, 3, 5, 1_000
@@ -147,7 +146,7 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     for name in pattern.present:
         if not counts[name]:
             match = pattern.nodes[name]
-            unknown = [o for o in texts(match.op or ()) if not any(map(glob.compiled(o), legal))]
+            unknown = [o for o in texts(match.op or ()) if not any(map(glob_test(o), legal))]
             lines += [f"    no op is a {op} ({name!r}){did_you_mean(op, legal)}" for op in unknown]
             if not unknown and not misses:
                 lines += [f"  {line}" for line in nearly_matching(bodies, match)]
@@ -181,9 +180,9 @@ def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
     """Return op types beside one that is there which TensorFlow and the graphs do not know."""
     graphs, named = list(graphs), texts(match.op or ())
     existing = _legal(graphs, "op")
-    if not any(map(glob.one_of(named), existing)):
+    if not any(map(one_of(named), existing)):
         return []
-    new = [op for op in named if not glob.is_glob(op) and op not in existing]
+    new = [op for op in named if not is_glob(op) and op not in existing]
     return [op for op in new if all(graph.library.opdef(op) is None for graph in graphs)]
 
 
@@ -203,7 +202,7 @@ def _nearest_values(graphs: Sequence[Graph], key: str, wanted: Sequence[str]) ->
     legal = _legal(graphs, key)
     if key == "name_regex":
         anywhere = f".*({wanted[0]}).*"
-        count = sum(map(glob.whole(anywhere), legal))
+        count = sum(map(regex_test(anywhere), legal))
         return f"; the whole name is matched: {anywhere!r} matches {count:,}" if count else ""
     if key == "name" and (meant := "".join(elsewhere(text, legal) for text in wanted)):
         return meant
@@ -222,7 +221,7 @@ def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
     if not close:  # the names whose last part is nearest
         by_end = {name.rpartition("/")[2].lower(): name for name in legal[MOST_COMPARED - 1 :: -1]}
         close = [by_end[end] for end in nearest(last, by_end, NEAREST)]
-    names = holding or close if glob.is_glob(text) else dict.fromkeys(close + holding)
+    names = holding or close if is_glob(text) else dict.fromkeys(close + holding)
     return list(names)[:NEAREST]
 
 
@@ -240,17 +239,17 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
     names, op = list(names), text.rpartition(":")[0]
     if EXPRESSION.search(text) and not text.startswith(("*", "?")):
         with suppress(RulesError):  # it is no expression
-            count = sum(map(glob.whole(text), names))
+            count = sum(map(regex_test(text), names))
             return f"; in rules, name_regex takes expressions: {text!r} matches {count:,}"
     if op in names:
         return f"; {text!r} is a tensor, and its op is {op!r}"
     wider_ones = [f"{text}/**", f"**/{text}", f"**/{text}/**", f"{text}*"] if text else []
-    if glob.is_glob(text):
+    if is_glob(text):
         scopes = list(dict.fromkeys(name.rpartition("/")[0] for name in names))[:MOST_COMPARED]
         scope, _, inside = text.rpartition("/")
         others = (near for near in nearest(scope, scopes, 1) if near != scope)
         wider_ones += [f"{near}/{part}" for near in others for part in (inside, "**")]
     for wider in wider_ones:
-        if count := sum(map(glob.compiled(wider), names)):
+        if count := sum(map(glob_test(wider), names)):
             return f"; {wider!r} matches {count:,}"
     return ""

@@ -16,12 +16,10 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model, in_model
 from graphpatch.graph.walk import data_uses
-from graphpatch.match import glob
 from graphpatch.match.conditions import counted_in_order, holds, picker
-from graphpatch.match.glob import texts
 from graphpatch.match.keys import shape_test
 from graphpatch.match.spec import WHOLE, Match, Pattern, every_match, tensors_named
-from graphpatch.names import TensorName
+from graphpatch.names import TensorName, one_of, texts
 
 
 def body_to_match(body: Body, match: Match) -> Body:
@@ -32,7 +30,7 @@ def body_to_match(body: Body, match: Match) -> Body:
         return body
     named = {name for part in parts for name in texts(part.name or ())}
     named |= {names.op_of(tensor) for tensor in tensors_named(match)}
-    is_type = glob.one_of(texts(match.op or "**"))
+    is_type = one_of(texts(match.op or "**"))
     for name in named & body.by_name.keys():
         old = model.by_name.get(name)
         if old is None or (is_type(body.node(name).op) and not is_type(model.heads.ops[old])):
@@ -269,7 +267,7 @@ def resolve(
 
 
 def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
-    is_meant = glob.one_of(("**",) if match.body is None else texts(match.body))
+    is_meant = one_of(("**",) if match.body is None else texts(match.body))
     return (body for body in graph.bodies if not body.is_ours and is_meant(body.label))
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from graphpatch.match.glob import Texts, texts
+from graphpatch.names import Texts, texts
 
 T = TypeVar("T", bound=msgspec.Struct)
 META: dict[str, Meta] = {}

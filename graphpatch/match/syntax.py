@@ -26,7 +26,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 from typing import Any
 
 import msgspec
@@ -34,10 +34,9 @@ from msgspec.structs import replace
 
 from graphpatch import names, opdefs
 from graphpatch.decoding import convert
-from graphpatch.errors import PatternError, RulesError, did_you_mean, wrong_argument
-from graphpatch.match import glob
-from graphpatch.match.glob import texts
-from graphpatch.match.spec import WHOLE, Edge, Link, Match, Near, Pattern, PatternLike
+from graphpatch.errors import PatternError, did_you_mean, wrong_argument
+from graphpatch.match.spec import Edge, Link, Match, Near, Pattern, PatternLike
+from graphpatch.names import is_glob, texts
 from graphpatch.shown import pointed
 from graphpatch.tokens import Language, Token
 
@@ -400,7 +399,7 @@ def without_op(pattern: Pattern, name: str) -> Pattern:
 def _no_such_slot(match: Match | None, slot: int, part: str) -> str:
     """Say that an op type has no such slot, and which it has; nothing where it has."""
     for op in texts((match and match.op) or ()):
-        known = None if glob.is_glob(op) else opdefs.lookup(op)
+        known = None if is_glob(op) else opdefs.lookup(op)
         # As A and B of TensorFlow's tests, which are the names of functions.
         if known is None or (known.outputs and not known.inputs and not known.attrs):
             continue
@@ -487,20 +486,3 @@ def type_notes(wanted: PatternLike | None) -> list[str]:
             parser.pattern()
             notes += parser.types_again()
     return notes
-
-
-def check_on(match: Match, on: Sequence[str]) -> None:
-    """Raise RulesError where a patch names ops that the pattern of its match does not have."""
-    if match.pattern is None:
-        raise RulesError(
-            "patch.on names an op of match.pattern, and the match has no pattern; leave on out"
-        )
-    if not on or (WHOLE in on and len(on) > 1):
-        raise RulesError(f'patch.on: names of the pattern\'s ops, or "{WHOLE}" for all as one')
-    for wanted in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):
-        for form, name in product(forms(wanted), on):
-            if name not in (*form.present, WHOLE):
-                legal = f"; legal: {', '.join(form.present)}, {WHOLE}"
-                near = did_you_mean(name, form.present) or legal
-                text = f"\n  {wanted}" if isinstance(wanted, str) else ""
-                raise RulesError(f"patch.on: no op of the pattern is called {name!r}{near}{text}")

@@ -26,10 +26,10 @@ from graphpatch.application import (
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import MAIN, Node
-from graphpatch.match import glob
 from graphpatch.match.conditions import conditions
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import every_match
+from graphpatch.names import one_of, texts
 from graphpatch.patches.placement import refuse_hidden, refuse_shadowed
 from graphpatch.rules import Rule, RulesLike, rules_of
 from graphpatch.runtime import tf
@@ -107,7 +107,7 @@ class RuleOnNewOps:
         self.result = RuleResult(self.rule.author.rule)
         self.conditions = [test for key, test in conditions(match).items() if key != "op"]
         self.is_alone = all(part.given().keys() <= ALONE for part in every_match(match))
-        self.is_type = glob.one_of(glob.texts(match.op or "**"))
+        self.is_type = one_of(texts(match.op or "**"))
 
     def take(self, graph: ModelGraph, live: Any, matched: MatchedOps) -> None:
         """Patch what the rule means in a graph that was taken from a live one."""

@@ -14,8 +14,8 @@ import networkx as nx
 from networkx.algorithms.isomorphism import MultiDiGraphMatcher
 
 from graphpatch.graph.node import Body
-from graphpatch.match import glob
 from graphpatch.match.spec import Link, Match, Pattern
+from graphpatch.names import glob_test, texts
 
 Canonical = tuple[tuple[str, Any], ...]
 Tensor = tuple[str, str, int]
@@ -353,7 +353,7 @@ def output_number(body: Body, read: Tensor) -> int | None:
 
 
 def is_such(body: Body, index: int, match: Match) -> bool:
-    return any(glob.compiled(text)(body.heads.ops[index]) for text in glob.texts(match.op or "*"))
+    return any(glob_test(text)(body.heads.ops[index]) for text in texts(match.op or "*"))
 
 
 def fits(body: Body, use: tuple[int, int, Tensor | None], source: int | Tensor, link: Link) -> bool:
