@@ -1,30 +1,30 @@
-"""All matches of a pattern in a body: columns narrow, neighbourhoods are cut out, networkx decides.
+"""All matches of a pattern in a body. networkx decides each; what is here says where it looks.
 
-Which ops a node of the pattern can be is told by conditions, and narrowed by the links of the whole
-body at once. From each op that the rarest node can be, a neighbourhood is walked along the
-pattern's edges; networkx's VF2 says how the pattern lies in it, once for all that are alike. It is
-a monomorphism that is looked for: there may be more links than the pattern has, as in `Mul(x, x)`.
+For each variant of a pattern, with and without its optional ops, in this order:
 
-The vertices of a body are numbers: ops by their index, and behind them, for each name of a tensor
-in the pattern (`x:_`), every tensor that an op reads.
+1. Conditions say which ops each node of the pattern can be, and columns of the whole body leave out
+   what lacks a link for some edge (`Search.narrowed`). A run (`->+`) is one link, from what it
+   starts behind to its last op.
+2. From each op that one node can be, the anchor, a walk along the pattern's edges collects what the
+   other nodes can be around it: a neighbourhood (`Walk`, `Neighbourhoods`).
+3. Neighbourhoods that differ in nothing but which ops they have are of one shape. networkx's VF2
+   says once for each shape how the pattern lies in it (`Decision`). It looks for a monomorphism:
+   there may be more links than the pattern has, as in `Mul(x, x)`.
+4. Where the pattern lies, the ops of runs are filled in, and what VF2 cannot see is asked: whether
+   a run goes on, an absent op is there, a closed one is read outside (`Search.completed`).
+5. Of matches that differ by a swap of like nodes the first in the file counts (`Swaps`), and
+   without an optional op only those that larger matches do not replace (`Finder.matches`).
+
+A budget counts the steps of all this: a pattern that says too little ends in a message.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import (
-    Callable,
-    Collection,
-    Container,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain, combinations, repeat
+from itertools import chain, combinations
 from math import log
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -34,225 +34,101 @@ import numpy as np
 from msgspec.structs import replace
 from networkx.algorithms.isomorphism import DiGraphMatcher
 
-from graphpatch import names
 from graphpatch.differentiation.flow import lets_through
-from graphpatch.errors import MatchError, ModelError
+from graphpatch.errors import MatchError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
 from graphpatch.match.conditions import Candidates, holds
+from graphpatch.match.links import NOTHING, Column, Flags, Inputs, Links, Run
 from graphpatch.match.select import Binding
 from graphpatch.match.spec import Link, Pattern, PatternLike
 from graphpatch.match.syntax import forms, variants
-from graphpatch.names import TensorName
-from graphpatch.shown import short
 
-_shortest: Any = nx.single_source_dijkstra
-TEST = 8  # steps that a test of networkx counts, beside one for each op that is walked to
-TRACED = 10_000  # ops from which a pattern that matches nothing is traced, in the file's order
-Vertices = tuple[int, ...]  # what each node of a pattern is bound to
-Column = np.ndarray[Any, np.dtype[np.int64]]
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
-Links = Column  # three rows: an op or tensor, the op that reads it, and by which slot
+Assignment = tuple[int, ...]  # by the number of a pattern's node, the vertex that it is bound to
+TEST = 8  # steps that a test of networkx counts, beside one for each node that is bound
 # Steps that may be taken for one pattern, and how many more for each op. One that says which ops it
 # means takes about ten for each; others any power of their number.
 LEAST, FOR_EACH = 1_000_000, 20
 
 
 class Budget:
-    """Counts the steps of a search."""
+    """Counts the steps of a search for one pattern, in all bodies."""
 
     def __init__(self) -> None:
         self.steps, self.most, self.label = 0, LEAST, ""
-        self.task = "its matches are too many"  # what is worked on, for the message
 
     def allow(self, body: Body) -> None:
-        """Allow the steps that a body may take more."""
+        """Allow the steps that one more body may take."""
         self.most, self.label = self.most + FOR_EACH * len(body), body.label
 
-    def spend(self, count: int) -> None:
-        """Count steps. Raises MatchError where they are too many by now."""
+    def spend(self, count: int, task: str = "its matches are too many") -> None:
+        """Count steps. Raises MatchError, which names the task, where they are too many by now."""
         self.steps += count
         if self.steps > self.most:
             raise MatchError(
                 f"to find the pattern in {self.label} takes more than {self.most:,} steps"
-                f" ({LEAST:,}, and {FOR_EACH} for each op): {self.task}; name op types instead of"
+                f" ({LEAST:,}, and {FOR_EACH} for each op): {task}; name op types instead of"
                 " *, give the input slots of links (-> add:0), and say what a run starts behind"
                 " and ends before"
             )
 
 
-class Topology:
-    """The links of a body, and all tensors that its ops read."""
+class Edge(NamedTuple):
+    """An edge between two nodes of a pattern, by their numbers, and how often it is there."""
 
-    def __init__(self, body: Body) -> None:
-        self.body = body
-        inputs, by_name = body.heads.inputs, body.by_name
-        counts = np.fromiter(map(len, inputs), np.int64, len(inputs))
-        self.texts = list(chain.from_iterable(inputs))
-        # Most inputs are an op's output 0, spelled as its name: no call in Python for them.
-        producers = map(by_name.get, self.texts, repeat(-1))
-        self.source = np.fromiter(producers, np.int64, len(self.texts))
-        self.control = np.zeros(len(self.texts), np.bool_)
-        for place in np.flatnonzero(self.source < 0).tolist():
-            self.source[place] = by_name.get(names.op_of(self.texts[place]), -1)
-            self.control[place] = self.texts[place][:1] == "^"
-        self.reader = np.repeat(np.arange(len(inputs)), counts)
-        self.slot = np.arange(len(self.texts)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-    @cached_property
-    def tensors(self) -> list[TensorName]:
-        """Every tensor that an op reads, in the file's order of the ops that give them."""
-        place = self.body.by_name
-        every = {names.parse(text) for text in set(self.texts) if text[:1] != "^"}
-        return sorted(every, key=lambda t: (place.get(t.op, -1), t.op, t.arg, t.index))
-
-    @cached_property
-    def tensor(self) -> Column:
-        """Return the tensor of each link, by its place among all; -1 for a control input."""
-        places = {tensor: place for place, tensor in enumerate(self.tensors)}
-        by_text = {text: places.get(names.parse(text), -1) for text in set(self.texts)}
-        return np.fromiter(map(by_text.__getitem__, self.texts), np.int64, len(self.texts))
-
-    def links(self, link: Link, sources: Flags, readers: Flags, offset: int | None = None) -> Links:
-        """Return the links of this kind between some ops, or tensors from `offset` on, and ops."""
-        source = self.source
-        if offset is not None:
-            source = np.where(self.control, -1, self.tensor + offset)
-        legal = (source >= 0) & (self.control == link.control)
-        if link.input is not None:
-            legal &= self.slot == link.input
-        places = np.flatnonzero(legal)
-        places = places[sources[source[places]] & readers[self.reader[places]]]
-        if link.output is not None:
-            fits = [self._is_output(place, link.output) for place in places.tolist()]
-            places = places[np.array(fits, np.bool_)]
-        return np.stack([source[places], self.reader[places], self.slot[places]])
-
-    def _is_output(self, place: int, output: int) -> bool:
-        with suppress(IndexError, ModelError):  # the op has no such output
-            tensor = Node(self.body, int(self.source[place])).tensor(output)
-            return names.parse(self.texts[place]) == names.parse(tensor)
-        return False
+    source: int
+    target: int
+    link: Link
+    times: int
 
 
-def grouped(keys: Column, values: Column) -> dict[int, list[int]]:
-    """Return the values by their keys."""
-    groups: dict[int, list[int]] = {}
-    for key, value in zip(keys.tolist(), values.tolist(), strict=True):
-        groups.setdefault(key, []).append(value)
-    return groups
-
-
-class Run:
-    """A run in a body: ops of which each reads the one before, and that all are `members`."""
-
-    def __init__(self, search: Search, edge: int) -> None:
-        source, target, link = search.edges[edge]
-        self.name, self.budget, self.edge = search.names[target], search.budget, edge
-        self.members = frozenset(search.candidates[target].indices())
-        passing = np.zeros(search.size, np.bool_)
-        passing[list(self.members)] = True
-        first, readers, _ = search.links_of(link, search.every, passing, source)
-        self.first, self.before = grouped(first, readers), grouped(readers, first)
-        self.inner = search.topology.links(Link(input=link.input), passing, passing)[:2]
-        self.readers, self.read = grouped(*self.inner), grouped(*self.inner[::-1])
-        self.between: Container[int] = self.members
-
-    def links(self, starts: Flags, ends: Flags) -> Links:
-        """Return what a run starts behind and its end as one link, by a slot of its own."""
-        begun = [start for start in np.flatnonzero(starts).tolist() if start in self.first]
-        last = set(np.flatnonzero(ends).tolist())
-        self.budget.task = (
-            f"the run {self.name!r} can start behind {len(begun):,} and end in {len(last):,} ops"
-        )
-        behind = (index for start in begun for index in self.first[start])
-        ahead = self._reached(behind, self.readers, self.members)
-        last &= ahead
-        self.between = between = self._reached(last, self.read, ahead)
-        pairs: set[tuple[int, int]] = set()
-        if len(begun) <= len(last):
-            for start in begun:
-                run = self._reached(self.first[start], self.readers, between)
-                pairs |= {(start, end) for end in run & last}
-        else:
-            for end in last:
-                for index in self._reached([end], self.read, between):
-                    pairs |= {(start, end) for start in self.before.get(index, ()) if starts[start]}
-        self.budget.spend(len(pairs))
-        rows = [(start, end, -1 - self.edge) for start, end in sorted(pairs)]
-        return np.array(rows, np.int64).reshape(-1, 3).T
-
-    def surely_goes_on(self, others: Flags) -> Flags:
-        """Return the ops, but on a circle, behind which it goes on with one of no `others`."""
-        sources, readers = self.inner
-        graph: nx.DiGraph[int] = nx.DiGraph(self.inner.T.tolist())
-        flags = np.zeros(len(others), np.bool_)
-        flags[sources[~others[readers]]] = True
-        for part in nx.strongly_connected_components(graph):
-            if len(part) > 1:
-                flags[list(part)] = False
-        return flags
-
-    def ops(self, start: int, end: int, bound: Iterable[int]) -> tuple[int, ...]:
-        """Return the ops on all paths to the end, which is last; none where another is on each."""
-        self.budget.task = f"the run {self.name!r} has too many ops"
-        taken = {vertex for vertex in bound if vertex != end}
-        ahead = self._reached(self.first.get(start, ()), self.readers, self.between, taken, end)
-        run = self._reached([end] if end in ahead else [], self.read, ahead)
-        return (*sorted(run - {end}), end) if run else ()
-
-    def _reached(
-        self,
-        starts: Iterable[int],
-        following: Mapping[int, Sequence[int]],
-        members: Container[int],
-        taken: Collection[int] = (),
-        last: int = -1,
-    ) -> set[int]:
-        """Return the members reached through others: not those taken, nor beyond the last."""
-        marked, stack = set(taken), list(starts)
-        while stack:
-            index = stack.pop()
-            if index not in marked and index in members:
-                marked.add(index)
-                stack += following.get(index, ()) if index != last else ()
-        marked.difference_update(taken)
-        self.budget.spend(2 * len(marked))
-        return marked
-
-
-class PatternGraph:
-    """A pattern in which nothing is optional: its ops and then its tensors, by number."""
+class Variant:
+    """A pattern in which nothing is optional, with numbers for its nodes: ops, then tensors."""
 
     def __init__(self, pattern: Pattern, budget: Budget) -> None:
         self.pattern, self.budget, self.op_count = pattern, budget, len(pattern.present)
         self.names = (*pattern.present, *pattern.tensors)
         number = {name: place for place, name in enumerate(self.names)}
-        self.edges = [
+        counts = Counter(
             (number[edge.source], number[edge.target], edge.link)
             for edge in pattern.edges
             if edge.source in number and edge.target in number
-        ]
+        )
+        self.edges = [Edge(*ends_and_link, count) for ends_and_link, count in counts.items()]
         self.between: dict[tuple[int, int], list[int]] = {}
-        for place, (source, target, _) in enumerate(self.edges):
-            self.between.setdefault((source, target), []).append(place)
-        # Several edges into these may be one link, or two names of one tensor: slots tell.
-        tensors = Counter(target for source, target, _ in self.edges if source >= self.op_count)
-        self.slotted = {target for target, count in tensors.items() if count > 1}
-        self.slotted |= {target for (_, target), edges in self.between.items() if len(edges) > 1}
-        has_runs = any(edge.link.repeat for edge in pattern.edges)
-        self.is_plain = not (has_runs or pattern.tensors or pattern.absent or pattern.closed)
-        # What equal neighbourhoods are decided to hold, for all bodies.
-        self.decided: dict[Hashable, list[Vertices]] = {}
+        for place, edge in enumerate(self.edges):
+            self.between.setdefault((edge.source, edge.target), []).append(place)
+        # Nodes of which slots tell whether several edges into them are as many links: edges from
+        # one op, or from several names of tensors, which may be one tensor.
+        from_tensors = Counter(e.target for e in self.edges if e.source >= self.op_count)
+        self.slotted = {
+            target
+            for source, target, _, count in self.edges
+            if max(count, len(self.between[source, target]), from_tensors[target]) > 1
+        }
+        self.runs = [place for place, edge in enumerate(self.edges) if edge.link.repeat]
+        self.is_plain = not (self.runs or pattern.tensors or pattern.absent or pattern.closed)
+        self.read = {edge.source for edge in pattern.edges if edge.target not in pattern.absent}
+        self.swaps = Swaps(pattern)
+        self.decided: dict[Shape, list[Assignment]] = {}  # what networkx said, for all bodies
+
+
+class Swaps:
+    """Which nodes of a pattern can be swapped: they are asked to be the same, and so are others.
+
+    `twins` are pairs of nodes that have all edges in common. VF2 finds these in the file's order
+    alone; others that `may` be swapped are compared when they are found.
+    """
+
+    def __init__(self, pattern: Pattern) -> None:
+        self.pattern = pattern
         closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
         self.asked: dict[str, Hashable] = dict.fromkeys(pattern.tensors, "tensor")
         for name, match in pattern.nodes.items():
             marks = name in pattern.absent, name in closed, name in pattern.optional
             self.asked[name] = (str(match), marks)
-        # Nodes that can be swapped are asked to be the same, and so are those beside them.
         kinds = {self._kind(name, self.asked) for name in self.asked}
-        self.may_be_swapped = len(kinds) < len(self.asked)
-        # Twins have their edges in common: the first is bound to what stands first in the file.
+        self.may_be = len(kinds) < len(self.asked)
         itself: dict[str, Hashable] = {name: name for name in self.asked}
         alike: dict[Hashable, list[int]] = {}
         for place, name in enumerate(pattern.present):
@@ -260,107 +136,66 @@ class PatternGraph:
                 alike.setdefault(self._kind(name, itself), []).append(place)
         self.twins = [pair for group in alike.values() for pair in combinations(group, 2)]
 
+    def first_of_each(self, bindings: Iterable[Binding]) -> Iterator[Binding]:
+        """Yield of matches that differ by swaps alone the first, with the others as `swapped`."""
+        if not self.may_be:
+            yield from bindings
+            return
+        alike: dict[Hashable, list[Binding]] = {}
+        for binding in bindings:
+            alike.setdefault(self._identity(binding), []).append(binding)
+        for first, *images in alike.values():
+            for twin, other in self.twins:
+                bound = list(first.bound)
+                bound[twin], bound[other] = bound[other], bound[twin]
+                images.append(replace(first, bound=tuple(bound)))
+            yield replace(first, swapped=tuple(images))
+
+    def _identity(self, binding: Binding) -> Hashable:
+        """Return the part of the body that the pattern lies on, without the names of the nodes."""
+        pattern = self.pattern
+        bound: tuple[Hashable, ...] = (*(ops[-1] for ops in binding.bound), *binding.read)
+        ends = dict(zip((*pattern.present, *pattern.tensors), bound, strict=True))
+        ends |= {name: self._kind(name, ends) for name in pattern.absent}
+        parts: list[Hashable] = [(self.asked[name], end) for name, end in ends.items()]
+        parts += [(edge.link, ends[edge.source], ends[edge.target]) for edge in pattern.edges]
+        return frozenset(Counter(parts).items())
+
     def _kind(self, name: str, meant: Mapping[str, Hashable]) -> Hashable:
         """Return what a node is asked to be, and its links, as its neighbours are `meant`."""
         edges = self.pattern.edges
         read = [(edge.link, "reads", meant[edge.source]) for edge in edges if edge.target == name]
         reads = [(edge.link, "read", meant[edge.target]) for edge in edges if edge.source == name]
-        return self.asked[name], _as_set(read + reads)
-
-    def identity(self, binding: Binding) -> Hashable:
-        """Return the part of the body that the pattern lies on, without the names of the nodes."""
-        bound: tuple[Hashable, ...] = (*(ops[-1] for ops in binding.bound), *binding.read)
-        ends = dict(zip(self.names, bound, strict=True))
-        ends |= {name: self._kind(name, ends) for name in self.pattern.absent}
-        parts: list[Hashable] = [(self.asked[name], end) for name, end in ends.items()]
-        parts += [(edge.link, ends[edge.source], ends[edge.target]) for edge in self.pattern.edges]
-        return _as_set(parts)
+        return self.asked[name], frozenset(Counter(read + reads).items())
 
 
-def _as_set(items: Iterable[Hashable]) -> Hashable:
-    return frozenset(Counter(items).items())
+class Narrowed(NamedTuple):
+    """What is left of a body for a variant: of each node the vertices, of each edge the links.
 
-
-class Shape(NamedTuple):
-    """What equal neighbourhoods have in common: the nodes that each vertex can be, as bits.
-
-    And their links: source, reader, slot and the edge of the pattern that each can be.
+    `runs` has what those edges can be that stand for a run.
     """
 
-    roles: tuple[int, ...]
-    links: tuple[tuple[int, int, int, int], ...]
+    vertices: Sequence[Flags]
+    links: Mapping[int, Links]
+    runs: Mapping[int, Run]
 
 
-class Matcher(DiGraphMatcher):
-    """networkx's VF2 on a neighbourhood, which counts its steps and remembers how far it came."""
+def arc_consistent(variant: Variant, narrowed: Narrowed) -> Narrowed | None:
+    """Leave out vertices without a link for each edge, and links without both ends, until none is.
 
-    def __init__(self, shape: Shape, walk: Walk) -> None:
-        # Between two vertices the links: a slot, and the edge of the pattern that it can be.
-        self.links: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for source, reader, slot, edge in shape.links:
-            self.links.setdefault((source, reader), []).append((slot, edge))
-        graph: nx.DiGraph[int] = nx.DiGraph(self.links.keys())
-        graph.add_nodes_from(range(len(shape.roles)))
-        wanted: nx.DiGraph[int] = nx.DiGraph()
-        wanted.add_nodes_from(walk.order)
-        wanted.add_edges_from(walk.pattern.between)
-        super().__init__(graph, wanted)
-        self.roles, self.pattern, self.budget = shape.roles, walk.pattern, walk.pattern.budget
-        self.furthest: dict[int, int] = {}  # the partial match of the most nodes
-
-    def syntactic_feasibility(self, vertex: int, node: int) -> bool:
-        """Return whether a vertex can be a node, and has its links to those that are bound."""
-        self.budget.spend(TEST)
-        is_linked: Callable[[int, int], bool] = super().syntactic_feasibility
-        return bool(self.roles[vertex] >> node & 1) and is_linked(vertex, node)
-
-    def semantic_feasibility(self, vertex: int, node: int) -> bool:
-        """Return whether each edge to a node that is bound can be a link of its own."""
-        bound = {**self.core_2, node: vertex}
-        self.budget.spend(len(bound) + len(self.G1) // 4)
-        for first, second in self.pattern.twins:
-            if node in (first, second) and bound.get(first, 0) > bound.get(second, vertex):
-                return False
-        targets = (node, *self.G2.successors(node))
-        is_met = all(self._has_slots(target, bound) for target in targets if target in bound)
-        if is_met and len(bound) > len(self.furthest):
-            self.furthest = bound
-        return is_met
-
-    def _has_slots(self, target: int, bound: Mapping[int, int]) -> bool:
-        slots: dict[int, list[int]] = {}  # those that each edge can enter by
-        for source in self.G2.predecessors(target):
-            if source in bound:
-                edges = self.pattern.between[source, target]
-                slots |= {edge: [] for edge in edges}
-                for slot, edge in self.links[bound[source], bound[target]]:
-                    if edge in edges:
-                        slots[edge].append(slot)
-        return are_apart([*slots.values()])
-
-    def matches(self) -> Iterator[Vertices]:
-        """Yield a vertex for each node of the pattern, in every way."""
-        for mapping in self.subgraph_monomorphisms_iter():
-            self.budget.spend(len(mapping))
-            yield tuple(sorted(mapping, key=mapping.__getitem__))
-
-
-def are_apart(choices: Sequence[Sequence[int]]) -> bool:
-    """Return whether each of these can have a choice of its own: Kuhn's bipartite matching."""
-    owners: dict[int, int] = {}
-    if len(set[int]().union(*choices)) < len(choices):
-        return False
-
-    def finds_one(place: int, tried: set[int]) -> bool:
-        for choice in sorted(choices[place], key=owners.__contains__):  # what is free first
-            if choice not in tried:
-                tried.add(choice)
-                if choice not in owners or finds_one(owners[choice], tried):
-                    owners[choice] = place
-                    return True
-        return False
-
-    return all(finds_one(place, set()) for place in range(len(choices)))
+    Returns None where nothing is left for some node.
+    """
+    vertices, links, before = list(narrowed.vertices), dict(narrowed.links), -1
+    while before != (before := sum(len(columns.sources) for columns in links.values())):
+        for edge, columns in links.items():
+            source, target, *_ = variant.edges[edge]
+            has_ends = vertices[source][columns.sources] & vertices[target][columns.readers]
+            links[edge] = columns = columns.where(has_ends)
+            for node, ends in ((source, columns.sources), (target, columns.readers)):
+                has_link = np.zeros(len(vertices[node]), np.bool_)
+                has_link[ends] = True
+                vertices[node] = vertices[node] & has_link
+    return Narrowed(vertices, links, narrowed.runs) if all(map(np.any, vertices)) else None
 
 
 class Step(NamedTuple):
@@ -369,337 +204,390 @@ class Step(NamedTuple):
     known: int
     node: int
     edge: int
-    here: Column
-    linked: Column
+    links: Links
 
 
+@dataclass(frozen=True)
 class Walk:
-    """How neighbourhoods are walked: from an op that one node can be, over the pattern's edges.
+    """How neighbourhoods are walked: from what the anchor can be, over steps, to nodes in order."""
 
-    `masks` tell which vertices each node can be, `links` what each edge can be. Many small ones
-    are better than a large one: of the `anchors` it takes that which reaches the fewest vertices.
-    """
+    anchor: int
+    order: list[int]
+    steps: list[Step]
 
-    def __init__(
-        self,
-        pattern: PatternGraph,
-        anchors: Iterable[int],
-        masks: Sequence[Flags],
-        links: Sequence[Links],
-    ) -> None:
-        self.pattern, self.links, self.size = pattern, links, len(masks[0])
+    @staticmethod
+    def shortest(variant: Variant, anchors: Iterable[int], narrowed: Narrowed) -> Walk:
+        """Return the walk whose neighbourhoods are smallest: VF2 is worse than linear in them.
+
+        A step costs the logarithm of how many vertices it leads to, as those of several multiply.
+        It leads rather up to what an op reads, which is little, than down to who reads it.
+        """
         routes: nx.DiGraph[int] = nx.DiGraph()
-        routes.add_nodes_from(range(len(masks)))
-        for edge, (source, target, _) in enumerate(pattern.edges):
-            sources, readers, _ = links[edge]
-            up = Step(target, source, edge, readers, sources)
-            down = Step(source, target, edge, sources, readers)
+        routes.add_nodes_from(range(len(narrowed.vertices)))
+        for edge, (source, target, *_) in enumerate(variant.edges):
+            links = narrowed.links[edge]
+            up, down = Step(target, source, edge, links.up), Step(source, target, edge, links)
             for step, least in ((up, 0.01), (down, 0.02)):
-                fan_out = len(step.here) / max(1, len(np.unique(step.here)))
-                cost, ends = log(max(1.0, fan_out)) + least, (step.known, step.node)
+                starts = step.links.sources
+                fan_out = max(1, len(starts)) / max(1, int(np.count_nonzero(np.bincount(starts))))
+                cost, ends = log(fan_out) + least, (step.known, step.node)
                 if ends not in routes.edges or routes.edges[ends]["cost"] > cost:
                     routes.add_edge(*ends, cost=cost, step=step)
-        plans = []
-        for anchor in anchors:
-            costs, paths = _shortest(routes, anchor, weight="cost")
-            far = round(max(costs.values()), 1)
-            plans.append((far, int(masks[anchor].sum()), anchor, costs, paths))
-        _, _, self.anchor, costs, paths = min(plans, key=lambda plan: plan[:3])
-        self.order = sorted(costs, key=lambda node: (costs[node], node))
-        self.steps: list[Step] = [routes.edges[paths[n][-2:]]["step"] for n in self.order[1:]]
+        shortest: Any = nx.single_source_dijkstra
+        plans = {anchor: shortest(routes, anchor, weight="cost") for anchor in anchors}
+        reach = {a: round(max(costs.values()), 1) for a, (costs, _) in plans.items()}
+        anchor = min(plans, key=lambda a: (reach[a], int(narrowed.vertices[a].sum()), a))
+        costs, paths = plans[anchor]
+        order = sorted(costs, key=lambda node: (costs[node], node))
+        return Walk(anchor, order, [routes.edges[paths[n][-2:]]["step"] for n in order[1:]])
 
-    @cached_property
-    def leads(self) -> list[dict[int, list[int]]]:
-        """Return for each step where it leads to from each vertex."""
-        return [grouped(step.here, step.linked) for step in self.steps]
+
+class LocalLink(NamedTuple):
+    """A link in a neighbourhood, by the places of its vertices; `edge` is one that it can be."""
+
+    source: int
+    reader: int
+    edge: int
+    slot: int
+
+
+class Shape(NamedTuple):
+    """What equal neighbourhoods have in common: which nodes each vertex can be, and the links."""
+
+    roles: tuple[tuple[int, ...], ...]
+    links: tuple[LocalLink, ...]
+
+
+class Neighbourhoods:
+    """The neighbourhoods of a variant in a body: the vertices of each, and their shape."""
+
+    def __init__(self, variant: Variant, walk: Walk, narrowed: Narrowed) -> None:
+        self.variant, self.walk, self.narrowed = variant, walk, narrowed
 
     @cached_property
     def read(self) -> dict[int, list[tuple[int, int, int]]]:
-        """Return what each op reads: the vertex, the slot, and the edge that the link can be."""
+        """Return what each op reads: the vertex, the edge that the link can be, and the slot.
+
+        Where no two edges could take one link, slots say NOTHING, so that more shapes are equal.
+        """
         read: dict[int, list[tuple[int, int, int]]] = {}
-        for edge, (sources, readers, slots) in enumerate(self.links):
-            is_slotted = self.pattern.edges[edge][1] in self.pattern.slotted
-            entered = slots.tolist() if is_slotted else repeat(-1 - edge)
-            for reader, *link in zip(readers.tolist(), sources.tolist(), entered, repeat(edge)):
-                read.setdefault(reader, []).append(tuple(link))
+        for edge, links in self.narrowed.links.items():
+            is_slotted = self.variant.edges[edge].target in self.variant.slotted
+            slots = links.slots if is_slotted else np.full_like(links.slots, NOTHING)
+            columns = links.sources.tolist(), links.readers.tolist(), slots.tolist()
+            for source, reader, slot in zip(*columns, strict=True):
+                read.setdefault(reader, []).append((source, edge, slot))
         return read
 
-    def trees(self, starts: Column) -> tuple[list[list[int]], Shape, list[int]]:
-        """Return the neighbourhoods that are trees, in which each node can be one vertex alone.
+    def trees(self, starts: Column) -> tuple[Column, Shape, Column]:
+        """Return those in which each node can be one vertex alone, and the starts of the others.
 
-        They are alike: the vertices of each, and their shape; then the starts of the others.
+        They are worked out for all starts at once: a row of vertices for each, in the order of the
+        walk. All have one shape. More links between these vertices make no difference to VF2.
         """
-        place, edges = {node: k for k, node in enumerate(self.order)}, self.pattern.edges
-        links = ((place[a], place[b], -1 - edge, edge) for edge, (a, b, _) in enumerate(edges))
-        shape = Shape(tuple(1 << node for node in self.order), tuple(links))
-        if len(self.steps) < len(edges) or self.pattern.slotted or self.pattern.twins:
-            return [], shape, starts.tolist()
-        columns, is_tree = {self.anchor: starts}, np.ones(len(starts), np.bool_)
-        for step in self.steps:
-            lead = np.zeros(self.size, np.int64)
-            lead[step.here] = step.linked
+        walk, variant, order = self.walk, self.variant, self.walk.order
+        links = (
+            LocalLink(order.index(source), order.index(target), edge, NOTHING)
+            for edge, (source, target, *_) in enumerate(variant.edges)
+        )
+        shape = Shape(tuple([(node,) for node in order]), tuple(links))
+        if len(walk.steps) < len(variant.edges) or variant.slotted or variant.swaps.twins:
+            return np.empty((0, len(order)), np.int64), shape, starts
+        columns, is_tree = {walk.anchor: starts}, np.ones(len(starts), np.bool_)
+        size = len(self.narrowed.vertices[walk.anchor])
+        for step in walk.steps:
+            lead = np.zeros(size, np.int64)
+            lead[step.links.sources] = step.links.readers
             columns[step.node] = lead[columns[step.known]]
-            is_tree &= np.bincount(step.here, minlength=self.size)[columns[step.known]] == 1
-        rows = np.stack([columns[node] for node in self.order], axis=1)
+            is_tree &= np.bincount(step.links.sources, minlength=size)[columns[step.known]] == 1
+        rows = np.stack([columns[node] for node in order], axis=1)
         is_tree &= (np.diff(np.sort(rows, axis=1), axis=1) > 0).all(axis=1)
-        return rows[is_tree].tolist(), shape, starts[~is_tree].tolist()
+        return rows[is_tree], shape, starts[~is_tree]
 
     def reached(self, start: int) -> dict[int, Collection[int]]:
         """Return which vertices each node can be around a start, as far as any are linked."""
-        reached: dict[int, Collection[int]] = {self.anchor: (start,)}
-        for step, leads in zip(self.steps, self.leads, strict=True):
-            linked = (leads.get(vertex, ()) for vertex in reached[step.known])
+        reached: dict[int, Collection[int]] = {self.walk.anchor: (start,)}
+        for step in self.walk.steps:
+            linked = (step.links.ends.get(vertex, ()) for vertex in reached[step.known])
             vertices = dict.fromkeys(chain.from_iterable(linked))
             if not vertices:
                 break
             if len(vertices) > 1:
-                self.pattern.budget.task = f"{self.pattern.names[step.node]!r} can be too many ops"
-                self.pattern.budget.spend(len(vertices))
+                task = f"{self.variant.names[step.node]!r} can be too many ops"
+                self.variant.budget.spend(len(vertices), task)
             reached[step.node] = vertices
         return reached
 
     def around(self, reached: Mapping[int, Iterable[int]]) -> tuple[list[int], Shape]:
-        """Return the vertices of a neighbourhood, and what it is like."""
-        roles: dict[int, int] = {}
+        """Return the vertices of a neighbourhood, and its shape."""
+        roles: dict[int, tuple[int, ...]] = {}
         for node, vertices in reached.items():
             for vertex in vertices:
-                roles[vertex] = roles.get(vertex, 0) | 1 << node
-        if self.pattern.twins:
-            roles = dict(sorted(roles.items()))  # numbered in the file's order
-        number = {vertex: place for place, vertex in enumerate(roles)}
+                roles[vertex] = (*roles.get(vertex, ()), node)
+        if self.variant.swaps.twins:
+            roles = dict(sorted(roles.items()))  # the places of vertices are in the file's order
+        place = {vertex: number for number, vertex in enumerate(roles)}
         links = [
-            (number[source], place, slot, edge)
-            for vertex, place in number.items()
-            for source, slot, edge in self.read.get(vertex, ())
-            if source in number
+            LocalLink(place[source], reader, edge, slot)
+            for vertex, reader in place.items()
+            for source, edge, slot in self.read.get(vertex, ())
+            if source in place
         ]
         return list(roles), Shape(tuple(roles.values()), tuple(links))
 
 
-class Search:
-    """The matches of one variant of a pattern, in which nothing is optional, in one body."""
+class Decision(DiGraphMatcher):
+    """networkx's VF2 on a shape: how the pattern lies in it. Counts its steps for a `task`.
 
-    def __init__(
-        self, topology: Topology, variant: PatternGraph, ready: Mapping[str, Candidates]
-    ) -> None:
-        self.topology, self.variant, self.ready = topology, variant, ready
-        self.body, self.pattern, self.names = topology.body, variant.pattern, variant.names
-        self.edges, self.budget = variant.edges, variant.budget
-        self.candidates = [ready[name] for name in self.pattern.present]
-        ops, tensors = len(self.body), self.pattern.tensors
-        each = len(topology.tensors) if tensors else 0
-        self.offsets = {name: ops + place * each for place, name in enumerate(tensors)}
-        self.size = ops + len(tensors) * each
-        self.every = np.ones(self.size, np.bool_)
+    `furthest` is the partial match of the most nodes, for those who ask why there is none.
+    """
+
+    def __init__(self, shape: Shape, variant: Variant, order: Iterable[int], task: str) -> None:
+        self.slots: dict[tuple[int, int], dict[int, list[int]]] = {}  # by the ends, of each edge
+        for source, reader, edge, slot in shape.links:
+            self.slots.setdefault((source, reader), {}).setdefault(edge, []).append(slot)
+        graph: nx.DiGraph[int] = nx.DiGraph(self.slots.keys())
+        graph.add_nodes_from(range(len(shape.roles)))
+        wanted: nx.DiGraph[int] = nx.DiGraph()
+        wanted.add_nodes_from(order)
+        wanted.add_edges_from(variant.between)
+        super().__init__(graph, wanted)
+        self.roles, self.variant, self.task = shape.roles, variant, task
+        self.furthest: dict[int, int] = {}
+
+    def matches(self) -> Iterator[Assignment]:
+        """Yield a vertex of the shape for each node of the pattern, in every way."""
+        for mapping in self.subgraph_monomorphisms_iter():
+            self.variant.budget.spend(len(mapping), self.task)
+            yield tuple(sorted(mapping, key=mapping.__getitem__))
+
+    def syntactic_feasibility(self, vertex: int, node: int) -> bool:
+        """Return whether a vertex can be a node, and has its links to those that are bound."""
+        self.variant.budget.spend(TEST, self.task)
+        is_linked: Callable[[int, int], bool] = super().syntactic_feasibility
+        return node in self.roles[vertex] and is_linked(vertex, node)
+
+    def semantic_feasibility(self, vertex: int, node: int) -> bool:
+        """Return whether each edge to a node that is bound can be a link of its own."""
+        bound = {**self.core_2, node: vertex}
+        self.variant.budget.spend(len(bound) + len(self.G1) // 4, self.task)
+        for first, second in self.variant.swaps.twins:
+            if node in (first, second) and bound.get(first, 0) > bound.get(second, vertex):
+                return False
+        targets = (node, *self.G2.successors(node))
+        is_met = all(self._has_links(target, bound) for target in targets if target in bound)
+        if is_met and len(bound) > len(self.furthest):
+            self.furthest = bound
+        return is_met
+
+    def _has_links(self, target: int, bound: Mapping[int, int]) -> bool:
+        """Return whether each edge into a target, from what is bound, can be a link of its own."""
+        choices: list[tuple[Collection[int], int]] = []
+        for source in filter(bound.__contains__, self.G2.predecessors(target)):
+            slots = self.slots[bound[source], bound[target]]
+            for edge in self.variant.between[source, target]:
+                choices.append((slots.get(edge, ()), self.variant.edges[edge].times))
+        if target in self.variant.slotted:
+            return are_apart(choices)
+        return all(slots for slots, _ in choices)
+
+
+def are_apart(choices: Iterable[tuple[Collection[int], int]]) -> bool:
+    """Return whether each edge can have a slot of its own: slots to choose from, for how many.
+
+    What two edges can choose from is nested or apart: slot 2, all slots that read output 0, all
+    that read the op. So those choose first that have the fewest.
+    """
+    taken: set[int] = set()
+    for slots, count in sorted(choices, key=lambda choice: len(choice[0])):
+        free = [slot for slot in slots if slot not in taken]
+        if len(free) < count:
+            return False
+        taken.update(free[:count])
+    return True
+
+
+class Search:
+    """The matches of one variant of a pattern in one body."""
+
+    def __init__(self, inputs: Inputs, variant: Variant, ops: Mapping[str, Candidates]) -> None:
+        self.inputs, self.variant, self.budget = inputs, variant, variant.budget
+        self.body, self.pattern, self.names = inputs.body, variant.pattern, variant.names
+        self.candidates = [ops[name] for name in self.pattern.present]
+        self.absent = {name: ops[name] for name in self.pattern.absent}
+        self.tensors: dict[str, range] = {}  # the vertices that each name of a tensor can be
+        self.size = len(self.body)
+        for name in self.pattern.tensors:
+            self.tensors[name] = range(self.size, self.size + len(inputs.tensors))
+            self.size += len(inputs.tensors)
 
     def bindings(self) -> Iterator[Binding]:
         """Yield every match; of those that differ by a swap of nodes the first, with the others."""
-        completed = map(self.completed, sorted(self._assignments()))
-        bindings = (binding for binding in completed if isinstance(binding, Binding))
-        if not self.variant.may_be_swapped:
-            yield from bindings
-        alike: dict[Hashable, list[Binding]] = {}
-        for binding in bindings:
-            alike.setdefault(self.variant.identity(binding), []).append(binding)
-        for first, *images in alike.values():
-            for twin, other in self.variant.twins:
-                bound = list(first.bound)
-                bound[twin], bound[other] = bound[other], bound[twin]
-                images.append(replace(first, bound=tuple(bound)))
-            yield replace(first, swapped=tuple(images))
+        narrowed = self.narrowed()
+        if narrowed is not None:
+            assignments = sorted(self._assignments(narrowed))
+            completed = (self.completed(vertices, narrowed.runs) for vertices in assignments)
+            bindings = (binding for binding in completed if isinstance(binding, Binding))
+            yield from self.variant.swaps.first_of_each(bindings)
 
-    @cached_property
-    def runs(self) -> dict[int, Run]:
-        """Return the runs of the pattern, by the number of their edge."""
-        edges = enumerate(self.edges)
-        return {edge: Run(self, edge) for edge, (_, _, link) in edges if link.repeat}
+    def narrowed(self) -> Narrowed | None:
+        """Return what each node and each edge can be; None where a node can be nothing.
 
-    def links_of(self, link: Link, sources: Flags, readers: Flags, source: int) -> Links:
-        """Return the links of this kind, from what a node of the pattern can be."""
-        return self.topology.links(link, sources, readers, self.offsets.get(self.names[source]))
+        First by op types and names, which are looked up, and by links; what that leaves must meet
+        all conditions, which read attrs. Runs are links between what is left then.
+        """
+        by_index = self._unnarrowed(candidates.indexed for candidates in self.candidates)
+        narrowed = arc_consistent(self.variant, by_index)
+        if narrowed is not None:
+            for flags, candidates in zip(narrowed.vertices, self.candidates, strict=False):
+                for index in np.flatnonzero(flags).tolist() if candidates.besides else ():
+                    flags[index] = candidates.passes(index)
+            narrowed = arc_consistent(self.variant, narrowed)
+        for edge in self.variant.runs:
+            if narrowed is not None:
+                narrowed = arc_consistent(self.variant, self._with_run(edge, narrowed))
+        return narrowed
 
-    def _masks(self, by_index: bool) -> list[Flags]:
-        """Return the vertices that each node can be: by the index alone, or by all conditions."""
-        masks = [np.zeros(self.size, np.bool_) for _ in self.names]
-        for mask, candidates in zip(masks, self.candidates, strict=False):
-            mask[candidates.indexed if by_index else candidates.indices()] = True
-        for mask, offset in zip(masks[self.variant.op_count :], self.offsets.values(), strict=True):
-            mask[offset : offset + len(self.topology.tensors)] = True
-        return masks
+    def by_conditions(self) -> Narrowed:
+        """Return what each node and each edge can be by itself: what is missing shows there."""
+        narrowed = self._unnarrowed(candidates.indices() for candidates in self.candidates)
+        for edge in self.variant.runs:
+            narrowed = self._with_run(edge, narrowed, is_whole=False)
+        return narrowed
 
-    def _links(self, edge: int, masks: Sequence[Flags]) -> Links:
-        """Return what an edge can be; of a run what is before it and its end, each pair once."""
-        source, target, link = self.edges[edge]
-        if link.repeat:
-            return self.runs[edge].links(masks[source], masks[target])
-        return self.links_of(link, masks[source], masks[target], source)
+    def _unnarrowed(self, ops: Iterable[Sequence[int]]) -> Narrowed:
+        """Return these ops for each node, every tensor, and all links but of runs between them."""
+        vertices = [self.flagged(part) for part in chain(ops, self.tensors.values())]
+        links = {
+            edge: self.links_of(edge, vertices[source], vertices[target])
+            for edge, (source, target, link, _) in enumerate(self.variant.edges)
+            if not link.repeat
+        }
+        return Narrowed(vertices, links, {})
 
-    def _narrow(self, masks: Sequence[Flags], links: dict[int, Links]) -> bool:
-        """Leave out vertices without a link for each edge, and links without both ends."""
-        before = -1
-        while before != (before := sum(columns.shape[1] for columns in links.values())):
-            for edge, columns in links.items():
-                source, target, _ = self.edges[edge]
-                is_legal = masks[source][columns[0]] & masks[target][columns[1]]
-                links[edge] = columns = columns[:, is_legal]
-                for node, ends in ((source, columns[0]), (target, columns[1])):
-                    linked = np.zeros(self.size, np.bool_)
-                    linked[ends] = True
-                    masks[node][...] &= linked
-        return all(bool(mask.any()) for mask in masks)
+    def _with_run(self, edge: int, narrowed: Narrowed, is_whole: bool = True) -> Narrowed:
+        """Add a run, between what its ends can be. If `is_whole`, it ends where it cannot go on."""
+        source, end, link, _ = self.variant.edges[edge]
+        vertices, ops = list(narrowed.vertices), self.candidates[end].indices()
+        members = self.flagged(ops)
+        first = self.links_of(edge, self.flagged(range(self.size)), members)
+        steps = self.inputs.links(Link(input=link.input), members, members)
+        run = Run(self.names[end], self.budget.spend, frozenset(ops), first, steps)
+        if is_whole and self.names[end] not in self.variant.read:
+            nodes = self.candidates[:end] + self.candidates[end + 1 :]
+            others = self.flagged(*(candidates.indexed for candidates in nodes))
+            vertices[end] = vertices[end] & ~run.surely_goes_on(others)
+        run, links = run.between(vertices[source], vertices[end])
+        return Narrowed(vertices, {**narrowed.links, edge: links}, {**narrowed.runs, edge: run})
 
-    def _narrowed(self) -> tuple[list[Flags], list[Links]] | None:
-        """Return what each node and each edge can be; None where one can be nothing."""
-        masks, edges = self._masks(by_index=True), range(len(self.edges))
-        links = {edge: self._links(edge, masks) for edge in edges if not self.edges[edge][2].repeat}
-        if not self._narrow(masks, links):
-            return None
-        for mask, candidates in zip(masks, self.candidates, strict=False):
-            if candidates.besides:
-                places = np.flatnonzero(mask).tolist()
-                mask[[place for place in places if not candidates.passes(place)]] = False
-        if not self._narrow(masks, links):
-            return None
-        for edge, run in self.runs.items():
-            _, end, _ = self.edges[edge]
-            if all(end != source for source, _, _ in self.edges):  # nothing follows the run
-                others = np.zeros(self.size, np.bool_)
-                for candidates in self.candidates[:end] + self.candidates[end + 1 :]:
-                    others[candidates.indexed] = True
-                masks[end][...] &= ~run.surely_goes_on(others)
-            links[edge] = self._links(edge, masks)
-            if not self._narrow(masks, links):
-                return None
-        return masks, [links[edge] for edge in edges]
+    def links_of(self, edge: int, sources: Flags, readers: Flags) -> Links:
+        """Return the links that an edge can be, from and to some vertices; of a run the first."""
+        source, _, link, _ = self.variant.edges[edge]
+        return self.inputs.links(link, sources, readers, self.tensors.get(self.names[source]))
 
-    def _assignments(self) -> Iterator[Vertices]:
+    def flagged(self, *parts: Sequence[int]) -> Flags:
+        """Return flags of these vertices."""
+        flags = np.zeros(self.size, np.bool_)
+        for vertices in parts:
+            flags[vertices] = True
+        return flags
+
+    def _assignments(self, narrowed: Narrowed) -> Iterator[Assignment]:
         """Yield every way in which the pattern lies in the body."""
-        narrowed = self._narrowed()
-        if narrowed is None:
-            return
-        walk = Walk(self.variant, range(self.variant.op_count), *narrowed)
-        trees, tree, starts = walk.trees(np.flatnonzero(narrowed[0][walk.anchor]))
-        others = (walk.around(walk.reached(start)) for start in starts)
-        decided = self.variant.decided
-        for vertices, shape in chain(zip(trees, repeat(tree)), others):
-            matches = decided.get(shape)
-            if matches is None:
-                roles = [sum(r >> n & 1 for r in shape.roles) for n in range(len(self.names))]
-                name, start = self.names[roles.index(max(roles))], Node(self.body, vertices[0])
-                kind = "ops" if name in self.pattern.present else "tensors"
-                self.budget.task = f"around {start}, {name!r} can be {max(roles):,} {kind}"
-                decided[shape] = matches = list(Matcher(shape, walk).matches())
-            self.budget.spend(len(matches) * len(walk.order))
-            for assigned in matches:
-                yield tuple([vertices[number] for number in assigned])
+        walk = Walk.shortest(self.variant, range(self.variant.op_count), narrowed)
+        neighbourhoods = Neighbourhoods(self.variant, walk, narrowed)
+        trees, shape, starts = neighbourhoods.trees(np.flatnonzero(narrowed.vertices[walk.anchor]))
+        if len(trees):
+            for assigned in self._decided(shape, walk, trees[0].tolist()):
+                self.budget.spend(len(trees) * len(assigned))
+                yield from map(tuple, trees[:, assigned].tolist())
+        for start in starts.tolist():
+            vertices, shape = neighbourhoods.around(neighbourhoods.reached(start))
+            for assigned in self._decided(shape, walk, vertices):
+                self.budget.spend(len(assigned))
+                yield tuple([vertices[place] for place in assigned])
 
-    def completed(self, vertices: Vertices) -> Binding | str:
-        """Return the match of an assignment, with its runs; or why it is none."""
-        count = self.variant.op_count
+    def _decided(self, shape: Shape, walk: Walk, vertices: Sequence[int]) -> list[Assignment]:
+        """Return how the pattern lies in a neighbourhood; for each shape networkx is asked once."""
+        decided = self.variant.decided
+        if shape not in decided:
+            counts = Counter(chain.from_iterable(shape.roles))
+            node = max(sorted(counts), key=counts.__getitem__)
+            kind = "ops" if node < self.variant.op_count else "tensors"
+            can_be = f"{self.names[node]!r} can be {counts[node]:,} {kind}"
+            task = f"around {Node(self.body, vertices[0])}, {can_be}"
+            decided[shape] = list(Decision(shape, self.variant, walk.order, task).matches())
+        return decided[shape]
+
+    def completed(self, vertices: Assignment, runs: Mapping[int, Run]) -> Binding | str:
+        """Return the match of an assignment, with all ops of its runs; or why it is none."""
+        count, variant = self.variant.op_count, self.variant
         ops: list[tuple[int, ...]] = [(vertex,) for vertex in vertices[:count]]
-        if self.variant.is_plain:
+        if variant.is_plain:
             return Binding(self.body, self.pattern, tuple(ops), (), tuple(sorted(vertices)))
-        for edge, run in self.runs.items():
-            source, target, _ = self.edges[edge]
+        for edge, run in runs.items():
+            source, target, *_ = variant.edges[edge]
             ops[target] = run.ops(vertices[source], vertices[target], vertices)
             if not ops[target]:
                 return f"the run to {run.name!r} leads through another op of the match"
-        every = self.topology.tensors if self.pattern.tensors else []
-        read = tuple([every[(vertex - len(self.body)) % len(every)] for vertex in vertices[count:]])
-        indices = tuple(sorted(chain.from_iterable(ops)))
-        binding = Binding(self.body, self.pattern, tuple(ops), read, indices)
-        self.budget.spend(len(binding.indices))
         bound = dict(zip(self.names, vertices, strict=True))
-        return next(self._reasons(binding, bound), binding)
+        read = (self.inputs.tensors[bound[n] - of.start] for n, of in self.tensors.items())
+        indices = tuple(sorted(chain.from_iterable(ops)))
+        binding = Binding(self.body, self.pattern, tuple(ops), tuple(read), indices)
+        self.budget.spend(len(binding.indices))
+        mine = set(indices)
+        going_on = (self._going_on(run, bound, mine) for run in runs.values())
+        present = (self._present(name, bound, mine) for name in self.absent)
+        inside, outside = self._from_inside(binding, mine), self._read_outside(binding)
+        return next(chain(inside, *going_on, *present, outside), binding)
 
-    def _reasons(self, binding: Binding, bound: Mapping[str, int]) -> Iterator[str]:
-        """Yield why a match is none."""
-        mine, pattern = set(binding.indices), self.pattern
-        for name, tensor in zip(pattern.tensors, binding.read, strict=True):
+    def _from_inside(self, binding: Binding, mine: set[int]) -> Iterator[str]:
+        """Yield which tensors are to come from outside, and an op of the match gives them."""
+        for name, tensor in zip(self.pattern.tensors, binding.read, strict=True):
             if self.body.by_name.get(tensor.op) in mine:
                 yield f"{name}:_ is a tensor from outside, and an op of the match gives {tensor}"
-        read_inside = {edge.source for edge in pattern.edges if edge.target not in pattern.absent}
-        for run in self.runs.values():
-            following = () if run.name in read_inside else run.readers.get(bound[run.name], ())
-            for index in following:
-                if index not in mine:
-                    yield f"the run {run.name!r} goes on with {Node(self.body, index)}"
-        for name, ends in self._in_place_of.items():
-            linked = (set(ops.get(bound[known], ())) for known, ops in ends)
-            for index in sorted(set.intersection(*linked) - mine):
-                if self.ready[name].passes(index):
-                    yield f"{Node(self.body, index)} is there, which must be absent ({name!r})"
-        # Closed: of all its ops those inside that read something, as a constant may well be shared.
-        for name, indices in zip(pattern.present, binding.bound, strict=True):
-            for index in indices if pattern.closed is not False else ():
+
+    def _going_on(self, run: Run, bound: Mapping[str, int], mine: set[int]) -> Iterator[str]:
+        """Yield with which ops a run goes on that nothing of the pattern follows."""
+        is_followed = run.name in self.variant.read
+        for index in () if is_followed else run.steps.ends.get(bound[run.name], ()):
+            if index not in mine:
+                yield f"the run {run.name!r} goes on with {Node(self.body, index)}"
+
+    def _present(self, name: str, bound: Mapping[str, int], mine: set[int]) -> Iterator[str]:
+        """Yield which ops are there that must be absent: they have all links of such a node."""
+        beside = [set(ops.get(bound[end], ())) for end, ops in self._beside[name]]
+        for index in sorted(set.intersection(*beside) - mine):
+            if self.absent[name].passes(index):
+                yield f"{Node(self.body, index)} is there, which must be absent ({name!r})"
+
+    def _read_outside(self, binding: Binding) -> Iterator[str]:
+        """Yield which ops are closed, and read outside.
+
+        Where all are, those that something inside reads; constants apart, which may well be shared.
+        """
+        closed = self.pattern.closed
+        for name, indices in zip(self.pattern.present, binding.bound, strict=True):
+            for index in indices if closed is not False else ():
                 node, is_last = Node(self.body, index), index == indices[-1]
-                is_inner = bool(node.data_inputs) and (name in read_inside or not is_last)
-                if is_inner if isinstance(pattern.closed, bool) else name in pattern.closed:
+                is_inner = bool(node.data_inputs) and (name in self.variant.read or not is_last)
+                if is_inner if isinstance(closed, bool) else name in closed:
                     for _, reader in binding.readers(index):
                         yield f"{node} ({name!r}) is read outside, by {reader}"
 
     @cached_property
-    def _in_place_of(self) -> dict[str, list[tuple[str, dict[int, list[int]]]]]:
-        """Return for each absent op its edges: the name that is there, and the ops beside it."""
-        places: dict[str, list[tuple[str, dict[int, list[int]]]]] = {}
-        for edge in self.pattern.edges:
-            ends, absent = (edge.source, edge.target), self.pattern.absent
-            if edge.source in absent or edge.target in absent:
-                every, offset = self.every, self.offsets.get(edge.source)
-                source, reader, _ = self.topology.links(edge.link, every, every, offset)
-                known, name = ends if edge.target in absent else ends[::-1]
-                columns = (source, reader) if known == edge.source else (reader, source)
-                places.setdefault(name, []).append((known, grouped(*columns)))
-        return places
-
-    def near_misses(self, most: int) -> Iterator[tuple[int, str]]:
-        """Yield how many ops were bound around one of the rarest node, the most first; and why."""
-        counts = [len(candidates.indexed) or len(self.body) + 1 for candidates in self.candidates]
-        rarest, masks = counts.index(min(counts)), self._masks(by_index=False)
-        with suppress(MatchError):
-            links = [self._links(edge, masks) for edge in range(len(self.edges))]
-            walk = Walk(self.variant, [rarest], masks, links)
-            starts = np.flatnonzero(masks[rarest])[:TRACED].tolist()
-            counted: Counter[Shape] = Counter()
-            for reached in sorted(map(walk.reached, starts), key=len, reverse=True):
-                vertices, shape = walk.around(reached)
-                counted[shape] += 1
-                if counted[shape] > most:
-                    continue
-                matcher = Matcher(shape, walk)
-                assigned = next(matcher.matches(), None)
-                bound = {node: vertices[vertex] for node, vertex in matcher.furthest.items()}
-                if assigned is None:
-                    reason: Binding | str = self._missing(walk, bound)
-                else:
-                    reason = self.completed(tuple([vertices[vertex] for vertex in assigned]))
-                if isinstance(reason, str):
-                    present = [node for node in range(self.variant.op_count) if node in bound]
-                    ops = (f"{self.names[n]} is {Node(self.body, bound[n])}" for n in present)
-                    yield len(present), f"{', '.join(ops)}; {reason}"
-
-    def _missing(self, walk: Walk, bound: Mapping[int, int]) -> str:
-        """Return which node came next, and why each op that is linked as it should be is not it."""
-        steps = (step for step in walk.steps if step.known in bound and step.node not in bound)
-        known, node, edge, *_ = next(steps)
-        source, _, link = self.edges[edge]
-        here = np.zeros(self.size, np.bool_)
-        here[bound[known]] = True
-        is_read, name = known == source, self.names[known]
-        ends = (here, self.every) if is_read else (self.every, here)
-        links = self.links_of(link, *ends, source)
-        linked = np.unique(links[int(is_read)]).tolist()
-        taken = {vertex: self.names[number] for number, vertex in bound.items()}
-        rejections = list[str]()
-        for op in (Node(self.body, index) for index in linked if index < len(self.body)):
-            is_taken = f"{op} is {taken[op.index]!r} already" if op.index in taken else ""
-            rejections += filter(None, [self.candidates[node].why_not(op) or is_taken])
-        words = [short(rejections, by="; ")] if rejections else []
-        if not linked:
-            words = [f"nothing {'reads' if is_read else 'is read by'} {name!r} there"]
-        elif len(rejections) < len(linked):
-            words.append(f"none that is linked with {name!r} has the other links too")
-        return f"{self.names[node]} is missing: {'; '.join(words)}"
+    def _beside(self) -> dict[str, list[tuple[str, Mapping[int, Sequence[int]]]]]:
+        """Return of each absent op its edges: the name at the other end, and the ops beside it."""
+        beside: dict[str, list[tuple[str, Mapping[int, Sequence[int]]]]] = {}
+        every = self.flagged(range(self.size))
+        for edge in dict.fromkeys(self.pattern.edges):
+            if not self.absent.keys().isdisjoint((edge.source, edge.target)):
+                links = self.inputs.links(edge.link, every, every, self.tensors.get(edge.source))
+                known, name, ops = edge.source, edge.target, links.ends
+                if name not in self.absent:
+                    known, name, ops = edge.target, edge.source, links.up.ends
+                beside.setdefault(name, []).append((known, ops))
+        return beside
 
 
 def matches_of(wanted: PatternLike) -> Callable[[Body], list[Binding]]:
@@ -707,8 +595,8 @@ def matches_of(wanted: PatternLike) -> Callable[[Body], list[Binding]]:
     finders = [Finder(form) for form in forms(wanted)]
 
     def matches(body: Body) -> list[Binding]:
-        topology_of = cache(Topology)
-        return [match for finder in finders for match in finder.matches(body, topology_of)]
+        inputs_of = cache(Inputs)
+        return [match for finder in finders for match in finder.matches(body, inputs_of)]
 
     return matches
 
@@ -719,25 +607,23 @@ class Finder:
     def __init__(self, pattern: Pattern) -> None:
         self.pattern, self.budget = pattern, Budget()
         self.nodes = {name: holds(match) for name, match in pattern.nodes.items()}
-        self.variants = [PatternGraph(variant, self.budget) for variant in variants(pattern)]
+        self.variants = [Variant(variant, self.budget) for variant in variants(pattern)]
 
     def searches(
-        self, body: Body, topology_of: Callable[[Body], Topology], whole: bool = True
+        self, body: Body, inputs_of: Callable[[Body], Inputs], whole: bool = True
     ) -> Iterator[Search]:
         """Yield a search for each variant; with `whole`, where each node could be some op."""
         self.budget.allow(body)
-        ready = {name: candidates_in(body) for name, candidates_in in self.nodes.items()}
-        possible = {name for name, narrowed in ready.items() if not whole or narrowed.indexed}
+        candidates = {name: candidates_in(body) for name, candidates_in in self.nodes.items()}
+        possible = {name for name, ops in candidates.items() if not whole or ops.indexed}
         for variant in self.variants:
             if possible.issuperset(variant.pattern.present):
-                yield Search(topology_of(body), variant, ready)
+                yield Search(inputs_of(body), variant, candidates)
 
-    def matches(
-        self, body: Body, topology_of: Callable[[Body], Topology] = Topology
-    ) -> list[Binding]:
+    def matches(self, body: Body, inputs_of: Callable[[Body], Inputs] = Inputs) -> list[Binding]:
         """Return every match of the pattern in a body, in the order of their ops in the file."""
         matches: list[Binding] = []
-        for search in self.searches(body, topology_of):
+        for search in self.searches(body, inputs_of):
             larger = _within(matches, search.pattern)
             for binding in search.bindings():
                 # Without an optional op that is there: for those alone that read beside it.

@@ -11,8 +11,9 @@ import pytest
 import graphpatch
 from graphpatch.errors import MatchError
 from graphpatch.match import matcher
+from graphpatch.match.matcher import Finder
 from graphpatch.match.select import find
-from graphpatch.match.spec import Match
+from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import listed
@@ -159,14 +160,24 @@ def test_of_many_ways_to_bind_equal_ops_there_is_one() -> None:
 
 
 def test_each_has_a_choice_of_its_own_or_not() -> None:
-    rng = random.Random(0)
+    """Slots of edges into one op are nested or apart: an input, an output's, all of an op's."""
+    rng, nested = random.Random(0), [[0], [1], [0, 1], [2], [3, 4], [0, 1, 2], [5], [3, 4, 5], []]
     for _ in range(300):
-        choices = [rng.sample(range(4), rng.randrange(4)) for _ in range(rng.randrange(5))]
-        each = any(len(set(chosen)) == len(choices) for chosen in itertools.product(*choices))
+        choices = [(rng.choice(nested), rng.randrange(1, 3)) for _ in range(rng.randrange(5))]
+        every = [slots for slots, count in choices for _ in range(count)]
+        each = any(len(set(chosen)) == len(every) for chosen in itertools.product(*every))
         assert matcher.are_apart(choices) == each, choices
-    assert not matcher.are_apart([range(40), *[range(39)] * 40])  # not by trying 39! ways
-    assert not matcher.are_apart([range(1_000)] * 1_001)  # nor deeper than Python's stack
-    assert matcher.are_apart([range(1_000)] * 1_000)
+
+
+def test_two_thousand_equal_edges_are_decided_at_once() -> None:
+    """They are one edge that counts as so many."""
+    reads = body(*net(f"x:Placeholder r:Relu(x) s:AddN({', '.join(['r'] * 2_000)}, N=2000)"))
+    both = {"r": Match(op="Relu"), "s": Match(op="AddN")}
+    for count, wanted in (1_999, 1), (2_000, 0):
+        edges = (Edge("r", "s", Link(input=7)), *[Edge("r", "s")] * count)
+        finder = Finder(Pattern(nodes=both, edges=edges))
+        assert len(finder.matches(reads)) == wanted
+        assert [edge.times for edge in finder.variants[0].edges] == [1, count]
 
 
 def test_parallel_edges_each_need_their_own() -> None:
