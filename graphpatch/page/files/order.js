@@ -17,7 +17,7 @@ function readingOrder(lines) {
   const starts = [...lines].sort((a, b) => rank(a) - rank(b));
   const reads = withoutReturns(producers, starts);
   for (const read of reads) for (const { number } of read) readersToCome[number]++;
-  const ready = new ReadyLines();
+  const ready = new ReadyLines(lines.length);
   starts.filter(line => !readersToCome[line.number]).reverse().forEach(line => ready.add(line));
   const order = [];
   while (order.length < lines.length) {
@@ -32,10 +32,10 @@ function readingOrder(lines) {
 
 // Lines that may come next, in a stack for each scope: a line is in those of all scopes around it.
 class ReadyLines {
-  constructor() {
+  constructor(count) {
     this.stacks = new Map(); // by scope
     this.around = new Map(); // by scope, the stacks of it and of all around it, outwards
-    this.taken = new Set();
+    this.isTaken = new Uint8Array(count); // by number of the line
   }
 
   stackOf(scope) {
@@ -59,9 +59,11 @@ class ReadyLines {
   // Take the line that came last, of the scope that a line is in or the nearest around it.
   take(last) {
     const stacks = last ? this.stacksOf(last) : [this.stackOf("")];
-    for (const stack of stacks) while (stack.length && this.taken.has(stack.at(-1))) stack.pop();
+    for (const stack of stacks) {
+      while (stack.length && this.isTaken[stack.at(-1).number]) stack.pop();
+    }
     const line = stacks.find(stack => stack.length).pop();
-    this.taken.add(line);
+    this.isTaken[line.number] = 1;
     return line;
   }
 }
