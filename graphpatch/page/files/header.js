@@ -196,10 +196,10 @@ class Header {
 
   // What a run says, and the gradients of its sources.
   pictures() {
-    const { run } = this.view, parts = [];
+    const { run } = this.view;
     const figures = run ? run.sources.flatMap(source => source.pictures.map(drawPicture)) : [];
-    if (run && run.note) parts.push(make("p", "note", run.note));
-    if (figures.length) parts.push(make("div", "pictures", ...figures));
-    byId("pictures").replaceChildren(...parts);
+    const note = run && run.note ? make("p", "note", run.note) : "";
+    byId("pictures").replaceChildren(
+      note, figures.length ? make("div", "pictures", ...figures) : "");
   }
 }
