@@ -80,8 +80,9 @@ def option(spelled: str, says: str, **settings: Any) -> Any:
 MODEL = argument()
 RULES = argument()
 MODELS = argument("MODEL...", required=True)
-FROM = option("--from X", "The gradient with respect to this.")
-TO = option("--to LOSS", "The gradient of this tensor.")
+NAMES = {"callback": lambda _context, _option, texts: tuple(comma_separated(texts)) or texts}
+FROM = option("--from X", "The gradient with respect to this.", **NAMES)
+TO = option("--to LOSS", "The gradient of this tensor.", **NAMES)
 OUTPUT = option("-o --output PATH", "File or folder to write; `-` is standard output.", type=PATH)
 FORCE = option("--force", "Replace what is there even if graphpatch did not write it.")
 JSON = option("--json", "Print one JSON document.")
