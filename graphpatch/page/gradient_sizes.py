@@ -19,8 +19,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.gradients.interpreter import Array
-from graphpatch.page.document import GraphSides
-from graphpatch.page.ends import REAL, GradientEnds
+from graphpatch.page.document import REAL, GradientEnds, GraphSides
 from graphpatch.page.lines import BodySide
 from graphpatch.runtime.values import Feed, fed_values
 from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess

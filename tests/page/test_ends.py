@@ -11,7 +11,7 @@ import graphpatch
 from graphpatch.analysis.interface import default_targets
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.graph import ModelGraph
-from graphpatch.page.ends import ends_of
+from graphpatch.page.document import ends_of
 from tests import graphs
 from tests.graphs import attr, graphdef, node, steps
 from tests.patches.one_op import net
