@@ -35,10 +35,9 @@ LONGEST_NAME = 10_000  # characters of an argument or a line
 class Task(msgspec.Struct, frozen=True):
     """One model, and where it goes; without an output nothing is written.
 
-    `relative` is its path below the folder that is mirrored, which is `tree` where that is searched
-    in depth: an output in it would be an input of the next run. A model that was `searched` for,
-    and not named, may turn out to be none. `known` has the hashes of source and output that a
-    manifest has of an earlier run.
+    `relative` is its path below the folder that is mirrored. A model that was `searched` for, and
+    not named, may turn out to be none; `tree` is where it was, for what `pattern` means below that.
+    `known` has the hashes of source and output that a manifest has of an earlier run.
     """
 
     model: str
@@ -46,6 +45,7 @@ class Task(msgspec.Struct, frozen=True):
     relative: str = ""
     searched: bool = False
     tree: str = ""
+    pattern: tuple[str, ...] = ()
     known: tuple[str, str] | None = None
 
 
@@ -93,9 +93,8 @@ def _models_below(argument: str) -> list[Task]:
     if is_glob(argument):
         base, pattern = split_glob(argument)
     files = stores.files(base) if is_remote(base) else _local_files(base, pattern)
-    tree = base if "**" in pattern else ""
     models = [
-        Task(path_below(base, relative), "", relative, True, tree)
+        Task(path_below(base, relative), "", relative, True, base, pattern)
         for relative, names in models_among(files)
         if any(is_meant(pattern, name.split("/")) for name in names)
     ]
@@ -279,11 +278,19 @@ def _refuse_folder(models: Sequence[Task], out: str) -> None:
             f"{out} is the name of a file, and several models go to a folder; name one: "
             f"-o {path.with_suffix('')}/"
         )
-    for tree in dict.fromkeys(model.tree for model in models if model.tree):
-        if f"{place(out)}/".startswith(f"{place(tree).rstrip('/')}/"):
+    places = {
+        tree: f"{place(tree).rstrip('/')}/" for tree in {task.tree for task in models} if tree
+    }
+    at = f"{place(out)}/"
+    for task in models:
+        tree = places.get(task.tree)
+        if tree is None or not at.startswith(tree) or (at == tree and "**" not in task.pattern):
+            continue
+        output = [*at[len(tree) :].split("/")[:-1], *task.relative.split("/")]
+        if is_meant(task.pattern, output):
             raise OutputError(
-                f"{out} lies in {tree}, which is searched for models: the next run would take the "
-                f"outputs for models; name a folder elsewhere"
+                f"{out} lies in {task.tree}, which is searched for models: the next run would take "
+                f"the outputs for models; name a folder elsewhere"
             )
 
 

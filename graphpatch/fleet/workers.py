@@ -98,11 +98,11 @@ def _until_a_death(
             except BrokenProcessPool:
                 pass  # the futures tell of it as well
             ended = wait(under_way, return_when=FIRST_COMPLETED).done
-            survived = [future for future in ended if future.exception() is None]
-            for future in survived:
+            dead = {future for future in ended if isinstance(future.exception(), BrokenProcessPool)}
+            for future in ended - dead:
                 del under_way[future]
                 yield future.result()
-            if len(survived) < len(ended):
+            if dead:
                 break
     return list(under_way.values())
 

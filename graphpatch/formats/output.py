@@ -301,7 +301,7 @@ def memory_chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
     """
     buffer = memoryview(bytearray(READ_AT_ONCE))
     for piece in pieces:
-        if isinstance(piece, bytes) or piece.source.descriptor < 0:
+        if isinstance(piece, bytes) or piece.source.descriptor < 0 or not hasattr(os, "preadv"):
             yield memoryview(piece_bytes(piece))
             continue
         at = piece.start

@@ -217,7 +217,7 @@ OPTIONS: Mapping[str, str] = {
 
 axes: a list of axes (or one); axis: an axis counted from the front; flag: a boolean; place: an
 axis, from the end where it is negative; count: 1 or more; natural: 0 or more; seed: 0 or more, of
-64 bits; part: from 0 to 1.
+53 bits; part: from 0 to 1.
 """
 
 REQUIRED = frozenset({"parts", "index", "q", "seed"})

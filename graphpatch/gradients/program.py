@@ -72,7 +72,7 @@ _LIMITS = {
     "axis": (0, MOST_AXES - 1),
     "count": (1, ops.INT32[-1]),
     "natural": (0, ops.INT32[-1]),
-    "seed": (0, 2**63 - 1),
+    "seed": (0, 2**53 - 1),  # numbers of formulas are float64: a larger one would be another
     "index": (ops.INT32[0], ops.INT32[-1]),
 }
 """The least and the largest integer of options of this kind."""
@@ -396,7 +396,9 @@ class Lowering:
         if least >= 0 and value < least:
             raise self.fault(expression, f"{word} counts from {least}, and this is {value:g}")
         if not least <= value <= most:
-            raise self.fault(expression, f"{word} is from {least} to {most}, and this is {value:g}")
+            raise self.fault(
+                expression, f"{word} is from {least} to {most}, and this is {int(value)}"
+            )
         return int(value)
 
     def _plain(self, word: str, expression: Expression) -> Scalar:

@@ -1,7 +1,7 @@
 """Protobuf's wire format, read where it lies and written as pieces of what was there.
 
 A message is never parsed whole: `fields` walks over its fields, `splice` puts new bytes in place of
-some of them, and what lies between is a `Span` that a writer copies inside the kernel.
+some of them, and what lies between is a `Span` that a writer copies, some bytes at a time.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from graphpatch.graph.walk import data_uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.shown import short
 
-NUMBERED = re.compile(r"\bx(\d*)\b")
+NUMBERED = re.compile(r"""\bx(\d*)\b|"[^"]*"|'[^']*'""")  # or a text, which stays
 
 
 def signature(node: Node) -> Signature:
@@ -298,6 +298,8 @@ def _renumbered(text: str | None, places: Sequence[int]) -> str | None:
     """Return the formula with x0, x1, ... called by these numbers, without spaces."""
 
     def renamed(variable: re.Match[str]) -> str:
+        if variable[1] is None:
+            return variable[0]
         number = int(variable[1] or 0)
         return f"x{places[number] if number < len(places) else number}"
 

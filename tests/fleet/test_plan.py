@@ -54,6 +54,7 @@ REFUSED = {
     "reg -o reg": "reg lies in reg, which is searched for models",
     "link -o reg/out": "reg/out lies in link, which is searched",
     "reg/**/*.pb -o reg/out": "reg/out lies in reg, which is searched",
+    "reg/* -o reg/out/": "reg/out/ lies in reg, which is searched",
     "reg/*.pb -o reg": "reg/a.pb is the model itself; a model is never",
     "reg/v1/a.pb third/m other/m/x.pb -o third": "third/m is the",
     "rules/*.pb -o rules": "rules/rules.pb is the rules file; it is never",

@@ -258,6 +258,15 @@ def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch)
     assert checksum([Span(source, 0, SIZE)]) == checksum([data]) == expected
 
 
+def test_without_preadv_what_is_mapped_is_read(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows has none."""
+    monkeypatch.delattr(os, "preadv")
+    write_file(tmp_path / "out", [Span(map_file(file), 5, SIZE)])
+    assert (tmp_path / "out").read_bytes() == file.read_bytes()[5:]
+
+
 def test_a_file_that_is_cut_short(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A test before this one may have run the command in this process.
     monkeypatch.setattr(mapped, "BEFORE_MAPPING", [])

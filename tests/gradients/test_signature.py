@@ -72,6 +72,7 @@ def test_an_argument_must_have_a_dtype() -> None:
         (UNARY, "sum(dy, from_axis=1, axes=1)", 1, "axes or from_axis, not both"),
         (UNARY, "split(x, 0, 0)", 10, "parts counts from 1, and this is 0"),
         (UNARY, "normal_like(x, seed=-1)", 21, "seed counts from 0, and this is -1"),
+        (UNARY, f"normal_like(x, seed={2**53 + 1})", 21, f"seed is from 0 to {2**53 - 1}, and"),
         (UNARY, "sum(dy, keepdims=1)", 18, "keepdims is true or false, not 1"),
     ],
 )

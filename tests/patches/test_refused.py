@@ -242,7 +242,7 @@ def test_halves_of_a_batch(size: int, message: str, on: str) -> None:
 
 A_FIRST = "a:Placeholder b:Placeholder m:MatMul(a,b)"
 B_FIRST = "b:Placeholder a:Placeholder m:MatMul(a,b)"
-PRODUCT = "a:Placeholder b:Placeholder m:Mul(a,b)"
+PRODUCT = "a:Placeholder b:Placeholder m:Mul(a,b) x0:Const x1:Const"
 GATED = "a:Placeholder b:Placeholder p:Tanh(a) q:Tanh(b) m:Mul(p,q)"
 
 
@@ -264,7 +264,13 @@ def test_x_could_be_either_input_whatever_the_order_of_the_file(nodes: str) -> N
 CLEAR: list[tuple[str, Any]] = [
     *(
         ("x:_ -> m:Mul; s:_ -> m", formula(text))
-        for text in ("dy", ["dy", "dy"], ["dy * x1", "dy * x0"], ["dy * x1 + x0", "dy*x + x1"])
+        for text in (
+            "dy",
+            ["dy", "dy"],
+            ["dy * x1", "dy * x0"],
+            ["dy * x1 + x0", "dy*x + x1"],
+            "dy * tensor('x1')",
+        )
     ),
     ("x:_ -> m:Mul:0", {"surrogate_gradient": "x0 - x1"}),
 ]
@@ -276,6 +282,8 @@ UNCLEAR: list[tuple[str, Any]] = [
     ),
     ("x:_ -> m:Mul", {"surrogate_gradient": "x0 - x1"}),
     ("x:_ -> m:Mul", {"override_gradient": {"registered": "Mine"}}),  # no formula tells
+    # Tensors that happen to have such names are two, whatever reads them.
+    ("x:_ -> m:Mul; s:_ -> m", formula(["dy * tensor('x0')", "dy * tensor('x1')"])),
 ]
 
 

@@ -167,6 +167,9 @@ FIXED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "LinSpace": (
         lambda x: tf.raw_ops.LinSpace(start=x[0, 0], stop=x[0, 1], num=3),
         np.float32([[1.5, 1.5], [0, 0]])),
+    "LinSpace, of one number": (
+        lambda x: tf.raw_ops.LinSpace(start=x[0, 0], stop=x[0, 0], num=3),
+        np.float32([[3, 0], [0, 0]])),
     "RandomPoissonV2": (lambda x: tf.random.poisson([], tf.abs(x)), np.sign(X)),
     "RandomPoissonV2, several": (lambda x: tf.random.poisson([3], tf.abs(x)), 3 * np.sign(X)),
     "AdjustContrastv2": (

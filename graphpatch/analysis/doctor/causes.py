@@ -217,7 +217,11 @@ OPS: dict[str, PatchJson] = {
         " + mean(x0, axes=[-3, -2], keepdims=true)"
     },
     "FloorDiv": QUOTIENT,
-    "LinSpace": _formula("dy * (x1 - y) / (x1 - x0)", "dy * (y - x0) / (x1 - x0)", None),
+    "LinSpace": _formula(  # from 0 to 1 it gives how much of x1 is in each number
+        "dy * (1 - forward(zeros_like(x0), ones_like(x1)))",
+        "dy * forward(zeros_like(x0), ones_like(x1))",
+        None,
+    ),
     "RandomPoissonV2": _formula(None, "dy"),
     "Sign": {"override_gradient": "fast_sigmoid_surrogate"},
     "TruncateDiv": QUOTIENT,
