@@ -25,15 +25,36 @@ async function savePicture(view, isPng) {
   canvas.toBlob(blob => download(URL.createObjectURL(blob), "graphpatch.png"));
 }
 
-// A text of a row as SVG; that of a badge on its ground.
-function textOf(element, x, y, { width, height }) {
+// A text of a row as SVG, line by line as it is drawn; that of a badge on its ground.
+function textOf(element, x, y, box) {
   const style = getComputedStyle(element), isBadge = element.matches(".badge");
+  const { width, height } = box;
   const ground = svg("rect", { x, y, width, height, rx: 4, fill: style.backgroundColor });
-  const text = svg("text", {
-    x: x + (isBadge ? 5 : 0), y: y + 13, fill: style.color, "font-size": style.fontSize,
+  const lines = isBadge ? [{ x: 5, y: 0, text: element.textContent }] : drawnLines(element, box);
+  const texts = lines.map(line => svg("text", {
+    x: x + line.x, y: y + line.y + 13, fill: style.color, "font-size": style.fontSize,
     "font-family": style.fontFamily, "font-weight": style.fontWeight,
-  }, element.textContent);
-  return isBadge ? [ground, text] : [text];
+  }, line.text));
+  return isBadge ? [ground, ...texts] : texts;
+}
+
+// The lines in which a text is drawn, each at its place in the box: as far as they are in sight.
+function drawnLines(element, box) {
+  const range = document.createRange(), lines = [];
+  const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    [...texts.currentNode.data].reduce((at, letter) => {
+      range.setStart(texts.currentNode, at);
+      range.setEnd(texts.currentNode, at + letter.length);
+      const place = range.getBoundingClientRect(), x = place.x - box.x, y = place.y - box.y;
+      if (!lines.length || y > lines.at(-1).y + 4) lines.push({ x, y: Math.max(y, 0), text: "" });
+      const last = lines.at(-1);
+      if (place.right <= box.right + 1) last.text += letter;
+      else if (!last.text.endsWith("…")) last.text += "…";
+      return at + letter.length;
+    }, 0);
+  }
+  return lines;
 }
 
 // A copy of an SVG of a row at its place in the picture, with the colours that it has in the page.
