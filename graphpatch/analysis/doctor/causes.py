@@ -140,11 +140,14 @@ class OpOnPath:
 
     def _first_float(self, tensors: Iterable[Tensor]) -> str:
         """Return the first float, if possible one outside of v1 loops and branches."""
-        wiring, floats = self.wiring, list(filter(self._is_float, tensors))
-        outside = (tensor for tensor in floats if tensor[0] not in wiring.in_control_flow)
-        nodes = ((tensor, wiring.node(tensor[0])) for tensor in outside)
-        usable = (tensor for tensor, node in nodes if not node or not OF_LOOPS.fullmatch(node.op))
-        return wiring.spelled(next(usable, floats[0])) if floats else ""
+        wiring, first = self.wiring, ""
+        for tensor in filter(self._is_float, tensors):
+            node = wiring.node(tensor[0])
+            is_inside = tensor[0] in wiring.in_control_flow
+            if not is_inside and not (node and OF_LOOPS.fullmatch(node.op)):
+                return wiring.spelled(tensor)
+            first = first or wiring.spelled(tensor)
+        return first
 
 
 def given_to_slot(wiring: Wiring, step: PathStep) -> flow.Flow:
