@@ -121,7 +121,10 @@ def _pool(jobs: int, call: Call) -> Iterator[ProcessPoolExecutor]:
     try:
         try:
             with _safe_path():
-                pool.submit(int).result()
+                # All start before the first task: the pool waits for ever for one that starts while
+                # another dies.
+                for started in [pool.submit(int) for _ in range(jobs)]:
+                    started.result()
         except (BrokenProcessPool, OSError, EOFError) as error:
             says = str(error) or type(error).__name__
             raise FleetError(f"the worker processes cannot be started: {says}") from error
