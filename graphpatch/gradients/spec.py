@@ -41,7 +41,7 @@ FORMULA_VARIABLE = re.compile(r"\b(?:d?x|d?y)\d*\b", re.ASCII)
 IDENTITY, NEG, ZERO = "Identity", "Neg", "Sign"
 
 GIVE_DY = frozenset({"Identity", "RefIdentity", OPTIONAL_PLACEHOLDER})
-"""Op types whose own gradient by input 0 is dy as it comes."""
+"""Op types whose own gradient with respect to input 0 is dy as it comes."""
 
 BUILT_IN = "built-in"
 """What a report says of a gradient that the file stores as the name of one of TensorFlow's own."""

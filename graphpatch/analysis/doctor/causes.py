@@ -465,7 +465,7 @@ CAUSES = (
           "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS,
           "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", fixes),
     Cause("zero_slot", lambda at_op: at_op.given_to_slot == "zero",
-          "{op}: TensorFlow's gradient of {output} by input {slot} is zero", ZEROS,
+          "{op}: TensorFlow's gradient of {output} with respect to input {slot} is zero", ZEROS,
           "give it one by a formula (override_gradient)", fixes),
     Cause("argmax", _op_is_one_of(frozenset({"ArgMax", "ArgMin"})),
           "{op}: where the largest element is, as an {given}", NONE,

@@ -1,4 +1,4 @@
-"""Why the gradient of one tensor by another is what it is: verdict, path, and what blocks it."""
+"""Why a gradient with respect to a tensor is what it is: verdict, path, and what blocks it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Doctor:
         return replace(diagnosis, says=says)
 
     def diagnose(self, source: Tensor, target: Tensor) -> PairDiagnosis:
-        """Return why the gradient of `target` by `source` is what it is."""
+        """Return why the gradient of `target` with respect to `source` is what it is."""
         graph, wiring = self.session.graph, self.main
         refused = self._refused_target(target)
         in_session = self.session.backward(graph.main, [source], [target])
