@@ -214,8 +214,9 @@ class GradientReplay:
             self._dependent = ends, wiring.depending_on(sources, by_gradients=True)
             self.visited += len(self._dependent[1])
         back = self.follow(wiring, sources, targets, self._dependent[1])
-        inputs, tensors = wiring.inputs, wiring.tensors
-        self.visited += sum(1 + len(inputs(index)) + len(tensors(index)) for index in back.between)
+        self.visited += len(back.between)
+        for tensors in wiring.inputs, wiring.tensors:
+            self.visited += sum(map(len, map(tensors, back.between)))
         return back
 
     def follow(

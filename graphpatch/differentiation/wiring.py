@@ -143,7 +143,8 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return form
 
     def _tensors(self, index: int) -> list[Tensor]:
-        return [(index, output) for output in range(len(self.form(index).outputs) or 1)]
+        count = len(self.form(index).outputs)
+        return [(index, output) for output in range(count)] if count > 1 else [(index, 0)]
 
     def dtype(self, tensor: Tensor) -> str | None:
         """Return the dtype of a tensor; None where the NodeDef does not tell."""

@@ -342,7 +342,8 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         if payload.large:
             return index
         rest = behind_head(payload.small)
-        if PROVENANCE not in rest and COLOCATED not in rest and rest[:1] not in HEAD:
+        is_plain = not self.may_be_signed(index) and COLOCATED not in rest
+        if is_plain and rest[:1] not in HEAD:
             return rest
         source, at = Source(rest), 0
         parts: list[bytes] = []
