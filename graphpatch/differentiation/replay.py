@@ -115,12 +115,14 @@ class OpGradientFlow(Raising):
 class BackwardPass(Raising):
     """What one call of `tf.gradients` does in one body, from its targets back to its sources.
 
+    It looks at the ops `between` its ends, which are those of `within` on a path to the targets.
     `got` are the tensors for which there is a gradient, `live` those of which it is not always 0:
     the same set, as long as all are. `answers` has those of ops that were asked; `visited`, all.
     """
 
     wiring: Wiring
-    between: set[int]
+    within: Set[int]
+    between: Sequence[int]
     got: set[Tensor]
     live: set[Tensor]
     visited: set[int] = field(default_factory=set)
@@ -231,7 +233,7 @@ class GradientReplay:
         Refusals are listed in TensorFlow's order; it stops at the first, and what lies beyond is
         what would come after it is fixed.
         """
-        walk = _Walk(self, wiring, targets, ops_on_paths(wiring, within, targets))
+        walk = _Walk(self, wiring, targets, within)
         walk.run(sources)
         return walk.back
 
@@ -415,7 +417,7 @@ def _lookup_error(node: Node) -> str:
 
 
 class _Walk:
-    """One call of `tf.gradients` in one body, whose ops `on_path` are between the two ends.
+    """One call of `tf.gradients` in one body, with the ops `within` between the two ends.
 
     Of v1 loops, those that are `stored` have their contexts; in a function they are rebuilt.
     `pending` is how often each op is still to be read, `waiting` how many Exits of each loop are,
@@ -428,15 +430,17 @@ class _Walk:
         replay: GradientReplay,
         wiring: Wiring,
         targets: Sequence[Tensor],
-        on_path: list[int],
+        within: Set[int],
     ) -> None:
+        on_path = ops_on_paths(wiring, within, targets)
         self.wiring, self.ops = wiring, wiring.body.heads.ops
         self.ask, self.control_flow_v2 = replay.ask, replay.control_flow_v2
         self.stored = stored = replay.stored if wiring.body.is_main else StoredContexts()
         self.exits = [index for index in on_path if index >= 0 and self.ops[index] in EXITS]
         self.has_loops = bool(self.exits or stored.in_loops)
         got = set(targets)
-        self.back = BackwardPass(wiring, set(on_path), got, set(targets) if self.exits else got)
+        live = set(targets) if self.exits else got
+        self.back = BackwardPass(wiring, within, on_path, got, live)
         bare = [index for index in self.exits if self.loop(index) is None]
         if wiring.body.is_main and bare:
             self.back.raised.append(Refusal(Node(wiring.body, bare[0]), "loop", NO_CONTEXT))

@@ -111,7 +111,10 @@ class BodySide:
         """Return the ops that a target depends on, and that depend on a source if there are any."""
         wiring, starts = self.wiring, [index for index, _ in self.targets]
         if self.sources:
-            return ops_on_paths(wiring, wiring.depending_on(self.sources), self.targets)
+            dependent = wiring.depending_on(self.sources)
+            if self.body.is_main and dependent == self.back.within:
+                return self.back.between  # those that were looked for already
+            return ops_on_paths(wiring, dependent, self.targets)
         return reached(starts, lambda index: [read for read, _ in wiring.inputs(index)])
 
     def _raising(self) -> dict[int, bool]:

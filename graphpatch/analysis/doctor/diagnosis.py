@@ -286,7 +286,7 @@ class Doctor:
                     yield finding_of(at_op)
         if not places and source not in back.got and not back.raised:
             ops = wiring.body.heads.ops
-            stuck = [index for index in back.between - back.visited if ops[index] in MERGES]
+            stuck = [index for index in {*back.between} - back.visited if ops[index] in MERGES]
             for index in sorted(stuck)[:1]:
                 node, says = Node(wiring.body, index), "None: the loop is never visited"
                 yield Finding("loop", node, None, STALLED, says, LOOP_REMEDY)
