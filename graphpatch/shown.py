@@ -39,7 +39,7 @@ def one_line(text: str) -> str:
 
 
 def pointed(text: str, column: int) -> str:
-    """Two lines: the text around a column (from 1), and a caret under it."""
+    """Return two lines: the text around a column (from 1), and a caret under it."""
     start = max(0, column - 1 - AROUND // 2)
     around = "".join(" " if character.isspace() else character for character in text)
     return f"  {around[start : start + AROUND]}\n  {' ' * (column - 1 - start)}^"

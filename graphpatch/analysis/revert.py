@@ -204,7 +204,7 @@ def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
 def chosen_rules(
     graphs: Sequence[Graph], labels: Mapping[Author, str], wanted: str | None
 ) -> Set[Author]:
-    """Of the rules that graphs carry the one that is meant; all where none is named.
+    """Return the rule that is meant of those that graphs carry; all where none is named.
 
     Raises PatchError where there is none, or where the name is that of several.
     """

@@ -149,7 +149,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def _reasons(self) -> dict[str, str]:
-        """Why no gradient comes to functions, at one of the calls that lead to each."""
+        """Return why no gradient comes to functions, at one of the calls that lead to each."""
         stops = {label: self._stopped(label, calls_of) for label, calls_of in self.callers.items()}
         reasons = self._spread({label: reason for label, reason in stops.items() if reason})
         return reasons | {

@@ -195,7 +195,7 @@ def _split(op: OpShapes) -> Sizes:
 
 
 def _strided(op: OpShapes) -> Sizes:
-    """Of a slice whose ends are constants, without new axes or an ellipsis."""
+    """Return the shape of a slice of constant ends, without new axes or an ellipsis."""
     (begin, end, strides), shape = op.integers[1:], op.shapes[0]
     if op.attr("new_axis_mask") or op.attr("ellipsis_mask") or None in (*begin, *end, *strides):
         return None

@@ -52,7 +52,7 @@ class Form(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def gradient_type(self) -> str:
-        """The op type whose gradient TensorFlow takes for them."""
+        """Return the op type whose gradient TensorFlow takes for them."""
         return gradient_type(self.node) if self.node is not None else ""
 
 
@@ -160,12 +160,12 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def in_control_flow(self) -> frozenset[int]:
-        """The ops in v1 loops and branches: no Session fetches what they give."""
+        """Return the ops in v1 loops and branches: no Session fetches what they give."""
         return inside_control_flow(self.body)
 
     @cached_property
     def uses(self) -> Mapping[int, Sequence[Use]]:
-        """The uses of all ops, which one pass finds sooner than a look at each."""
+        """Return the uses of all ops, which one pass finds sooner than a look at each."""
         uses: dict[int, list[Use]] = defaultdict(list)
         for reader, tensors in enumerate(map(self.inputs, range(len(self.body)))):
             for producer, output in tensors:

@@ -78,7 +78,7 @@ class ConstTensor(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The number of its elements."""
+        """Return the number of its elements."""
         return math.prod(self.shape)
 
     def pieces(self) -> Iterator[tuple[Array, int]]:

@@ -55,7 +55,7 @@ class Editor:
 
     @property
     def rule_name(self) -> str:
-        """The name of the rule, or nothing."""
+        """Return the name of the rule, or nothing."""
         return "" if self.author is None else self.author.rule
 
     def note(self, text: str) -> None:

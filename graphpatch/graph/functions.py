@@ -94,7 +94,7 @@ class Part:
 
     @cached_property
     def indices(self) -> list[int]:
-        """The ops, in the order of the file; ModelError where a name is not one of an op."""
+        """Return the ops, in the order of the file; ModelError where a name is not one of an op."""
         inputs = self.body.heads.inputs
 
         def producers(texts: Iterable[str]) -> list[int]:
@@ -105,7 +105,7 @@ class Part:
 
     @property
     def nodes(self) -> list[Node]:
-        """The ops, as nodes."""
+        """Return the ops, as nodes."""
         return [Node(self.body, index) for index in self.indices]
 
     def unfed(self) -> Iterator[Node]:
@@ -198,7 +198,7 @@ class Extract:
 
     @cached_property
     def part(self) -> Part:
-        """The ops, each fed tensor cut off."""
+        """Return the ops, each fed tensor cut off."""
         arguments = {str(names.parse(fed.tensor)): fed.tensor for fed in self.fed}
         return Part(self.graph.main, arguments, self.results)
 

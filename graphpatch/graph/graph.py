@@ -86,7 +86,7 @@ class Restored(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def name(self) -> str:
-        """The name of the function."""
+        """Return the name of the function."""
         name: str = self.function.signature.name
         return name
 
@@ -132,13 +132,13 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def bodies(self) -> Iterator[Body]:
-        """The main graph, then each function's body in the file's order."""
+        """Yield the main graph, then each function's body in the file's order."""
         yield self.main
         yield from self.functions.values()
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything was edited since the file was read."""
+        """Return whether anything was edited since the file was read."""
         return any(body.edited for body in self.bodies)
 
     def body(self, label: str) -> Body:

@@ -63,7 +63,7 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def pieces(self) -> list[Piece]:
-        """The whole NodeDef."""
+        """Return the whole NodeDef."""
         if not self.large:
             return [self.small]
         pieces: list[Piece] = [*self.parts]
@@ -256,17 +256,17 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the graph itself, not a function of its library."""
+        """Return whether this is the graph itself, not a function of its library."""
         return self.signature is None
 
     @cached_property
     def by_name(self) -> dict[str, int]:
-        """The index of each op, by its name."""
+        """Return the index of each op, by its name."""
         return dict(zip(self.heads.names, range(len(self)), strict=True))
 
     @cached_property
     def by_type(self) -> dict[str, list[int]]:
-        """The indices of the ops of each op type."""
+        """Return the indices of the ops of each op type."""
         indices: dict[str, list[int]] = defaultdict(list)
         for index, op in enumerate(self.heads.ops):
             indices[op].append(index)
@@ -274,7 +274,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     @property
     def readers(self) -> dict[str, Uses]:
-        """Who reads an op, data or control: (index, slot in NodeDef.input) of each use."""
+        """Return who reads an op, data or control: (index, slot in NodeDef.input) of each use."""
         if self.uses is not None:
             return self.uses
         uses: dict[str, Uses] = defaultdict(list)
@@ -288,7 +288,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     @cached_property
     def returned(self) -> dict[str, list[str]]:
-        """The outputs of the function that each op, or argument, gives."""
+        """Return the outputs of the function that each op, or argument, gives."""
         outputs: dict[str, list[str]] = {}
         for key, text in self.ret.items():
             outputs.setdefault(names.op_of(text), []).append(key)
@@ -296,7 +296,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     @cached_property
     def arguments(self) -> dict[str, int]:
-        """The inputs of the function, with their DataType; none in the main graph."""
+        """Return the inputs of the function, with their DataType; none in the main graph."""
         args = self.signature.input_arg if self.signature is not None else ()
         return {arg.name: arg.type for arg in args}
 
@@ -468,12 +468,12 @@ class Node(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The op's name."""
+        """Return the op's name."""
         return self.body.heads.names[self.index]
 
     @property
     def op(self) -> str:
-        """The op type."""
+        """Return the op type."""
         return self.body.heads.ops[self.index]
 
     @property
@@ -483,17 +483,17 @@ class Node(NamedTuple):
 
     @property
     def data_inputs(self) -> tuple[str, ...]:
-        """The tensors it reads."""
+        """Return the tensors it reads."""
         return tuple([text for text in self.inputs if text[:1] != "^"])
 
     @property
     def device(self) -> str:
-        """The device that the NodeDef asks for."""
+        """Return the device that the NodeDef asks for."""
         return str(self.body.node_def(self.index).device)
 
     @property
     def attr_names(self) -> list[str]:
-        """The attrs that the NodeDef carries."""
+        """Return the attrs that the NodeDef carries."""
         return sorted(self.attr_spans())
 
     def attr(self, key: str) -> AttrValue | None:

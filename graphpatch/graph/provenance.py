@@ -172,7 +172,7 @@ class ModelBody(Body):
 
     @cached_property
     def by_type(self) -> dict[str, list[int]]:
-        """The indices of the ops of each op type."""
+        """Return the indices of the ops of each op type."""
         indices: dict[str, list[int]] = {}
         for node in self:
             indices.setdefault(node.op, []).append(node.index)

@@ -48,18 +48,18 @@ class AppliedRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def author(self) -> Author:
-        """The rule by its name and fingerprint."""
+        """Return the rule by its name and fingerprint."""
         return Author(self.name, self.id)
 
     @property
     def patch(self) -> dict[str, Any]:
-        """The patch, as a rules file writes it."""
+        """Return the patch, as a rules file writes it."""
         patch = self.rule.get("patch")
         return patch if isinstance(patch, dict) else {}
 
     @property
     def is_python(self) -> bool:
-        """Whether its gradient is computed by a function in Python."""
+        """Return whether its gradient is computed by a function in Python."""
         return any(isinstance(value, dict) and "python" in value for value in self.patch.values())
 
 
@@ -94,7 +94,7 @@ class ModelRecord(
 
     @property
     def again(self) -> list[dict[str, Any] | None]:
-        """The rules as JSON; None for one that the file alone cannot apply again."""
+        """Return the rules as JSON; None for one that the file alone cannot apply again."""
         return [None if self.live or rule.is_python else rule.rule for rule in self.rules]
 
 
@@ -122,7 +122,7 @@ class NodeRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
     @property
     def is_added(self) -> bool:
-        """Whether a rule added the node."""
+        """Return whether a rule added the node."""
         return not self.original
 
     def json(self) -> bytes:

@@ -38,14 +38,14 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def types(self) -> frozenset[str] | None:
-        """The op types of the body that are meant; None where every type is."""
+        """Return the op types of the body that are meant; None where every type is."""
         if self.match.op is None:
             return None
         return frozenset(filter(one_of(texts(self.match.op)), self.body.by_type))
 
     @cached_property
     def besides(self) -> Sequence[Condition]:
-        """The conditions that ask for more than the op type, which an index finds."""
+        """Return the conditions that ask for more than the op type, which an index finds."""
         return [test for key, test in self.tests.items() if key != "op"]
 
     @cached_property

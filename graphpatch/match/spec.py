@@ -22,7 +22,7 @@ WHOLE = "match"  # in `on`: the patch goes to the matched ops as one
 
 
 def described(text: str, example: Any, at_least: int | None = None) -> Meta:
-    """What a key means, with a value that is legal there, and the least number."""
+    """Return what a key means, with a value that is legal there, and the least number."""
     return Meta(description=text, examples=[example], ge=at_least)
 
 

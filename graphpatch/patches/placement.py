@@ -139,7 +139,7 @@ def refuse_shadowed(nodes: Iterable[Node], goes_first: bool) -> None:
 
 
 def named_now(nodes: Sequence[Node], named: Collection[str]) -> list[Node]:
-    """Of each op of the model the one that has its name now, and so gives its tensors.
+    """Return the op that has the name of each op of the model now, and so gives its tensors.
 
     An op that is `named` is meant itself.
     """

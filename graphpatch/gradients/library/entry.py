@@ -101,7 +101,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def elementwise(self) -> bool:
-        """Whether each element of dx is made of the same element of dy, x and y."""
+        """Return whether each element of dx is made of the same element of dy, x and y."""
         return self.by_element and isinstance(self.text, str)
 
     @property
