@@ -70,7 +70,7 @@ class FleetError(GraphpatchError):
 
 
 def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
-    """The legal words closest to `word`, best first; equal ones apart from case come before all."""
+    """Return the legal words closest to `word`, best first; those of other case before all."""
     legal = [candidate for candidate in dict.fromkeys(legal) if len(candidate) <= COMPARED]
     if len(word) > COMPARED:
         return []
@@ -111,14 +111,14 @@ def check_progress(value: object) -> None:
 
 
 def tensor_names(argument: str, value: Any) -> list[str]:
-    """The names of one tensor or variable, or of a list of them. Raises TypeError for others."""
+    """Return the names of a tensor or variable, or of a list. Raises TypeError for others."""
     if not isinstance(value, list | tuple):
         return [tensor_name(argument, value, ", or a list of these")]
     return [tensor_name(f"{argument}[{place}]", item) for place, item in enumerate(value)]
 
 
 def tensor_name(argument: str, value: Any, more: str = "") -> str:
-    """The name of a tensor or variable, which may be given by it. Raises TypeError for others."""
+    """Return the name of a tensor or variable, or of its name. Raises TypeError for others."""
     name = value if isinstance(value, str) else getattr(value, "name", None)
     if not isinstance(name, str):
         raise wrong_argument(argument, f"a tensor or its name{more}", value)

@@ -89,7 +89,7 @@ def fresh(base: str, taken: Container[str]) -> str:
 
 
 def are_spelled(texts: Sequence[str], never_first: str = "") -> bool:
-    """Whether all have such characters alone as TensorFlow takes, and begin with none of these.
+    """Return whether all have characters that TensorFlow takes, and begin with none of these.
 
     Names that are empty are not spelled so. Many are looked at as one text.
     """
@@ -137,7 +137,7 @@ def glob_test(glob: str) -> Means:
 
 
 def one_of(wanted: Iterable[str]) -> Means:
-    """Whether a name is one of these, which are looked up, or one that a glob among them means."""
+    """Return whether a name is one of these, or one that a glob among them means."""
     wanted = tuple(wanted)
     if "**" in wanted:
         return lambda name: True

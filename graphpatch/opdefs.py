@@ -162,7 +162,7 @@ def op_types() -> list[str]:
 
 
 def newer_than_1_15(types: Iterable[str]) -> list[str]:
-    """Those of some op types that TensorFlow 2 knows and TensorFlow 1.15 does not, sorted."""
+    """Return those op types that TensorFlow 2 knows and TensorFlow 1.15 does not, sorted."""
     return [op for op in sorted(set(types)) if (opdef := lookup(op)) and opdef.known_to == "2"]
 
 

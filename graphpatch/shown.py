@@ -32,7 +32,7 @@ def shown(text: str, most: int | None = None) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same, with line feeds escaped too: a name in a list cannot pass for a line of it."""
+    """Return the same, with line feeds escaped: a name in a list cannot pass for a line."""
     if len(text) <= LONGEST_LINE and text.isascii() and text.isprintable():
         return text  # as most names are
     return shown(text, LONGEST_LINE).replace("\n", "\\n")
@@ -81,7 +81,7 @@ IN_LIST = 20  # rows of a table, lines of a list
 
 
 def html_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A title and a table under it, every text escaped; of many rows the first, and how many."""
+    """Return a title and a table, every text escaped; of many rows the first, and how many."""
     lines = [_row(header, "th"), *(_row(row, "td") for row in rows[:IN_LIST])]
     if more := and_more(rows, IN_LIST):
         lines.append(f'<tr><td colspan="{len(header)}">{more}</td></tr>')

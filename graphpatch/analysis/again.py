@@ -349,7 +349,7 @@ def is_intact(graph: Graph) -> bool:
 
 
 def _has_lost_gradients(graph: Graph) -> bool:
-    """Whether a key that a rule set, or the gradient of a function that it calls, is gone."""
+    """Return whether a key that a rule set, or a called function's gradient, is gone."""
     for body in graph.bodies:
         library = body.library
         for index, record in body.touched().items():

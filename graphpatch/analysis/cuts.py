@@ -149,7 +149,7 @@ def _off_the_path(paths: GradientPaths, tensor: str) -> str:
 
 
 def path_round(paths: GradientPaths, cut: Collection[str]) -> list[str]:
-    """The tensors of a shortest path from `wrt` to the loss that passes no tensor of the cut."""
+    """Return the tensors of a shortest path from `wrt` to the loss around the cut."""
     rest = paths.graph.copy()
     rest.remove_nodes_from(cut)
     if not paths.leads_past(cut, paths.loss):
@@ -200,7 +200,7 @@ def in_frames(body: Body) -> frozenset[int]:
 
 
 def find_tensor(graph: Graph, text: str) -> str:
-    """The tensor of the main graph that is meant, as `op:0`; CutError where there is none."""
+    """Return the tensor of the main graph that is meant, as `op:0`; or raise CutError."""
     tensor = tensor_named(graph.main, text)
     if tensor is not None:
         return tensor.full

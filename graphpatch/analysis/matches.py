@@ -378,7 +378,7 @@ def _means_something(rule: Rule, node: Node) -> bool:
 
 
 def _whole_match(binding: Binding) -> tuple[str, dict[str, Any]]:
-    """The name of the last op of a match, and its pattern with the names of all of its ops."""
+    """Return the name of a match's last op, and its pattern with the names of all its ops."""
     pattern: dict[str, Any] = msgspec.to_builtins(binding.pattern)
     pattern.pop("optional", None)  # those that are there stay, and no others are asked for
     op_names = binding.body.heads.names

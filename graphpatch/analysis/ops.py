@@ -31,7 +31,7 @@ def all_ops(model: Model) -> list[Node]:
 
 
 def count_types(model: Model) -> dict[str, int]:
-    """How many ops there are of each op type, function bodies included; the most frequent first."""
+    """Return how many ops of each type there are, also in functions, most frequent first."""
     return _by_count(Counter(op for body in _all_bodies(model) for op in body.heads.ops))
 
 

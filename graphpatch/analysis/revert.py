@@ -146,7 +146,7 @@ def taken_off(model: Model) -> list[UndoneGraph]:
 def _with_others(
     others: Sequence[AppliedRule], original: Model, progress: Progress | None
 ) -> Model:
-    """The original with these rules on it. Raises PatchError where they do not apply alone."""
+    """Return the original with these rules. Raises PatchError where they do not apply alone."""
     from graphpatch.application import apply_rules  # here: to take all off, no rule is read
     from graphpatch.rules import rules_from
 

@@ -152,7 +152,7 @@ class Split:
 
     @cached_property
     def handed(self) -> dict[str, int]:
-        """The tensors that must be the same in several runs, with the first run that has them."""
+        """Return the tensors that several runs must share, with the first run that has them."""
         main = self.graph.main
         called, frames = called_by_op(main), in_frames(main)
         handed, done = dict[str, int](), set[int]()
@@ -173,7 +173,7 @@ class Split:
         return Extract(self.graph, fed, fetch)
 
     def _given_by_others(self, part: int) -> list[str]:
-        """The tensors that a part has from the others: its cut, and the gradient behind it."""
+        """Return the tensors that a part has from others: its cut, and the gradient there."""
         before = self.stages[part] if part else ()
         behind = [
             gradient for stage in self.stages[part + 1 : part + 2] for gradient in stage.values()

@@ -197,7 +197,7 @@ class _Section:
         return tuple(op for op in waits if not any(scope.holds(op) for scope in self.scopes))
 
     def _losses(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The tensors that are differentiated, and what was given as their upstream gradients."""
+        """Return the tensors that are differentiated, and their upstream gradients."""
         losses, upstreams = dict[str, None](), list[str]()
         for node in self.scope.seeds(self.body):
             read = {self.body.heads.names[index] for index, *_ in data_uses(self.body, node.name)}

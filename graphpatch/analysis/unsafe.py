@@ -124,7 +124,7 @@ def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
 
 
 def apart_from_savers(graph: ModelGraph, fetched: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Of these tensors of the main graph, those that need no op of a Saver; and those that do."""
+    """Return the tensors that need no op of a Saver, and those that do."""
     savers = [node for node in unsafe_ops(graph, fetched) if node.op in SAVERS]
     ends = [  # of an op without outputs, what waits for it
         TensorName(node.name, place)

@@ -91,7 +91,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is typed. Raises UsageError with the nearest for one that is none."""
+        """Return the command that is typed. Raises UsageError with the nearest for none."""
         typed = args[0]
         if typed in COMMANDS or typed.startswith("-"):
             return super().resolve_command(ctx, args)

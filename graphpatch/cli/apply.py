@@ -135,7 +135,7 @@ def _export(
 
 
 def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
-    """The result with the gradients of its training graph built anew, which needs TensorFlow."""
+    """Return the result with its training graph's gradients built anew, by TensorFlow."""
     from graphpatch.analysis.training import gradient_sections
     from graphpatch.runtime.rebuild import rebuild_gradients
 
@@ -185,7 +185,7 @@ def _report_lines(report: dict[str, Any], is_export: bool = False) -> list[str]:
 
 
 def _to_register(keys: Sequence[str], path: str) -> list[str]:
-    """Which gradients whoever loads the file must register, those of ours and others apart."""
+    """Return which gradients who loads the file must register, ours and others apart."""
     must = "  the program that loads it must register these gradients first"
     ours = [key for key in keys if key.startswith(KEY_PREFIX)]
     others = [key for key in keys if key not in ours]

@@ -132,7 +132,7 @@ def _lines_of_types(model: Model, sound: Sequence[ModelGraph]) -> Iterator[str]:
 
 
 def _with_patched(own: str, count: int, by: Mapping[str, int]) -> str:
-    """The gradient of so many ops of a type, of which some have another than the type's own."""
+    """Return the gradient of so many ops of a type, some with another than its own."""
     if not by:
         return own
     if list(by.values()) == [count]:

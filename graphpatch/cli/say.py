@@ -43,7 +43,7 @@ GAP = re.compile(r"\S  +(?=\S)")  # between columns
 
 
 def is_coloured(stream: TextIO) -> bool:
-    """Whether to colour: on a terminal, unless NO_COLOR is set; anywhere, if FORCE_COLOR is."""
+    """Return whether to colour: on a terminal without NO_COLOR; anywhere with FORCE_COLOR."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):

@@ -53,7 +53,7 @@ def outputs() -> dict[str, JsonForm]:
 
 
 def output_schema(command: str) -> JsonForm:
-    """The JSON Schema of what `graphpatch COMMAND --json` prints. Raises RulesError for others."""
+    """Return the JSON Schema of what `graphpatch COMMAND --json` prints, or raise RulesError."""
     form = _output_form(command) if command in COMMANDS else None
     if form is None:
         legal = outputs()

@@ -136,7 +136,7 @@ def _lines_of_view(document: dict[str, Any], path: str) -> Iterator[str]:
 
 
 def _flow_in_words(pair: dict[str, Any]) -> str:
-    """What flows between two ends; of two models before and after, and which rules change it."""
+    """Return what flows between two ends, before and after, and which rules change it."""
     words = [_side_verdict(side) for side in pair["sides"]]
     if len(set(words)) > 1:
         return " -> ".join(words)

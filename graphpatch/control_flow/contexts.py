@@ -117,7 +117,7 @@ def innermost(body: Body, index: int, a: Context | None, b: Context | None) -> C
 
 
 def merged(body: Body, index: int, a: Context | None, b: Context | None) -> Context | None:
-    """The context of a Merge of these two: that around the cond where they are its branches."""
+    """Return the context of a Merge of these two: that around the cond of these branches."""
     first, second = _diverge(a, b)
     if first is None or second is None:
         return innermost(body, index, a, b)
@@ -265,7 +265,7 @@ def position(body: Body, index: int) -> tuple[int, int]:
 
 
 def reads(body: Body, index: int) -> Iterator[tuple[int, str]]:
-    """What an op reads, data and control: the op that gives it, and how the input spells it."""
+    """Yield what an op reads, data and control: the op that gives it, and its spelling."""
     for text in body.heads.inputs[index]:
         producer = body.by_name.get(op_of(text))
         if producer is not None:
@@ -273,7 +273,7 @@ def reads(body: Body, index: int) -> Iterator[tuple[int, str]]:
 
 
 def is_constant(enter: Node) -> bool:
-    """Whether an Enter gives the same tensor in each iteration, not what a loop variable begins."""
+    """Return whether an Enter gives the same tensor in each iteration, no loop variable."""
     value = enter.attr("is_constant")
     return value is not None and value.b
 
@@ -284,7 +284,7 @@ def has_control_flow(body: Body) -> bool:
 
 
 def has_tensor_arrays(body: Body) -> bool:
-    """Whether there are TensorArrays of v1 loops; with control flow v2 they have no gradient."""
+    """Return whether there are TensorArrays of v1 loops, without gradient in v2."""
     return bool(body.by_type.get(TENSOR_ARRAY))
 
 
@@ -478,7 +478,7 @@ def _cond(flow: ControlFlow, pred: str, outer: Context | None) -> Cond:
 
 
 def _pred_of_cond(body: Body, pivot: int, pred: str) -> str:
-    """The predicate that tf.cond made beside this Switch, which conds with the same one share."""
+    """Return the predicate that tf.cond made beside this Switch; conds may share it."""
     scope, slash, _ = body.heads.names[pivot].removesuffix("/forward").rpartition("/")
     index = body.by_name.get(f"{scope}{slash}{PRED}")
     if index is None or body.heads.ops[index] != "Identity":

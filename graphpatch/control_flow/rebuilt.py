@@ -96,7 +96,7 @@ def branch_pivots(flow: ControlFlow) -> dict[Branch, int]:
 
 
 def _switches(flow: ControlFlow) -> dict[Branch, list[int]]:
-    """The Switches that lead into each branch, that which tf.cond makes of the predicate first."""
+    """Return the Switches into each branch; first that which tf.cond makes of the predicate."""
     switches: dict[Branch, list[int]] = defaultdict(list)
     for index, cond in [*flow.pivots.items(), *flow.shared.items()]:
         for branch in list(cond.current.branches.values()):
@@ -192,7 +192,7 @@ def known_values(flow: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Contex
 
 
 def outer_tensor(flow: ControlFlow, text: str) -> str:
-    """The tensor outside that is brought into contexts, perhaps through several, as this one."""
+    """Return the tensor outside that is brought into contexts as this one."""
     for node in first_producers(flow.body.producer(text)):
         entered = node.op in ENTERS and is_constant(node)
         guard = flow.guards.get(node.index)
@@ -253,7 +253,7 @@ def _outputs(flow: ControlFlow, index: int) -> list[str]:
 
 
 def _reads_pivot(flow: ControlFlow, index: int) -> bool:
-    """Whether an op reads the Switch that tf.cond makes of the predicate, before its branches."""
+    """Return whether an op reads the Switch that tf.cond makes of the predicate."""
     producer = flow.body.producer(Node(flow.body, index).data_inputs[0])
     return producer is not None and producer.index in flow.pivots
 
@@ -348,11 +348,11 @@ class _Messages:
         )
 
     def _output(self, index: int) -> str:
-        """The first output of an op, or the second of a Switch that a loop's body begins with."""
+        """Return output 0 of an op, or 1 of a Switch that a loop's body begins with."""
         return f"{self.body.heads.names[index]}:0"
 
     def _first_merge(self, loop: Loop) -> int:
-        """The Merge of the first loop variable: no Merge of a cond, as those join branches."""
+        """Return the Merge of the first loop variable: none of a cond, which join branches."""
         for switch in loop.switches[:1]:
             for producer in first_producers(Node(self.body, switch)):
                 if producer.op in MERGES:

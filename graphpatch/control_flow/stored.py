@@ -80,7 +80,7 @@ CONTEXTS = {"while_context": WhileContextDef, "cond_context": CondContextDef}
 
 
 def context_collections(source: Source, meta: Field) -> Iterator[tuple[Field, str, CollectionDef]]:
-    """The collections of contexts of a MetaGraphDef: where each lies, its key, what it holds."""
+    """Yield the collections of contexts of a MetaGraphDef: place, key and content of each."""
     for part in fields(source.data, meta.value, meta.end):
         if part.holds(COLLECTION):
             raw = source.data[part.value : part.end]
@@ -128,7 +128,7 @@ def is_loop(context: Any) -> bool:
 
 
 def context_replacements(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Replacement]:
-    """What comes in place of the collections of contexts in which ops were added or renamed."""
+    """Yield what replaces the collections of contexts in which ops were added or renamed."""
     body, undone = graph.main, graph.undone
     if not body.placed and undone is None:
         return
@@ -221,7 +221,7 @@ def _extend(context: Any, now: dict[str, str], beside: dict[str, AddedTensors]) 
 
 
 def _borders(context: Any) -> set[str]:
-    """The ops at which a loop's own context begins and ends: all its Enters, and its Exits."""
+    """Return the ops at which a loop's own context begins and ends: Enters, and Exits."""
     if not is_loop(context):
         return set()
     constant = [value.value for value in context.values_def.external_values]

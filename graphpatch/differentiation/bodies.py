@@ -80,7 +80,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
         return self._places[label]
 
     def is_inlined(self, call: Node) -> bool:
-        """Whether Grappler inlines a call in a called function, as Sessions run it by default.
+        """Return whether Grappler inlines a call in a called function, as Sessions do.
 
         Not into a function of fewer than four nodes, arguments and returns, nor where the function
         says `_noinline`, nor what XLA compiles. Measured on 1.15.5 and 2.21.
@@ -159,7 +159,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def _without_gradients(self) -> dict[str, Node]:
-        """The functions that only ops without a gradient lead to, each with one that calls it."""
+        """Return the functions that only ops without a gradient call, each with a caller."""
         roots = [body.label for body in self.graph.bodies if body.label not in self.callers]
         differentiated = self._spread(
             dict.fromkeys(roots, True), lambda call: not _has_no_gradient(call)

@@ -61,7 +61,7 @@ class GradientRow(msgspec.Struct, frozen=True, gc=False):
         return place < len(self.inputs) and self.inputs[place] is not None
 
     def read_for(self, place: int) -> frozenset[int]:
-        """The declared inputs from whose values that of an input is computed; -1: the outputs."""
+        """Return the inputs from whose values that of an input is computed; -1: the outputs."""
         return frozenset(self.reads[place] or ()) if self.reads else frozenset()
 
 
@@ -115,7 +115,7 @@ def _outputs_at(op_type: str, place: int | None) -> frozenset[str] | None:
 
 
 def declared(op: opdefs.OpDef, slot: int, count: int) -> int | None:
-    """Which of the inputs that an op declares a slot is; its lists of tensors are of one length."""
+    """Return which declared input a slot is; an op's lists of tensors are of one length."""
     lists = [arg.is_list for arg in op.inputs]
     each = (count - len(lists) + sum(lists)) // sum(lists) if any(lists) else 1
     for place, is_list in enumerate(lists):
@@ -129,7 +129,7 @@ PYTHON = "EagerPyFunc"  # its gradient is a program, where the process has it
 
 
 def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool]) -> bool:
-    """Whether what flows back through an op is the same for all values of the inputs that vary.
+    """Return whether what flows back through an op is the same for all values of its inputs.
 
     `varies` and `is_constant` say for each input whether its value changes, and whether it never
     does; neither is so of an input that is fed. What flows to a constant does not count.
@@ -156,7 +156,7 @@ TRAINABLE = DIFFERENTIABLE | HANDLES
 
 
 def carries(arg: FlatArg) -> bool:
-    """Whether gradients flow through a tensor: a float or complex one that is not a reference."""
+    """Return whether gradients flow through a tensor: a float or complex one, no reference."""
     return arg.dtype in DIFFERENTIABLE and not arg.is_ref
 
 
@@ -198,7 +198,7 @@ def into(op_type: str, slot: int, count: int, dtype: str | None, output: str | N
 
 
 def gives(op_type: str) -> Literal["", "zero", "none"]:
-    """What the registered gradient of an op type gives for all its inputs, where nothing flows.
+    """Return what an op type's gradient gives for all its inputs, where nothing flows.
 
     A step function has a gradient that is registered, and None or zero.
     """
@@ -210,7 +210,7 @@ def gives(op_type: str) -> Literal["", "zero", "none"]:
 
 
 def is_step(op_type: str) -> bool:
-    """Whether an op type gives what could carry a gradient, and its own is None for all inputs."""
+    """Return whether an op type's outputs could carry a gradient, and its own is None."""
     known = opdefs.lookup(op_type)
     if known is None or gives(op_type) != "none":
         return False
@@ -221,7 +221,7 @@ def is_step(op_type: str) -> bool:
 
 @cache
 def may_be_zero(op_type: str) -> bool:
-    """Whether some input of an op type gets zeros, at least where some outputs have no gradient."""
+    """Return whether an input of an op type gets zeros, at least where outputs have none."""
     known, recorded = opdefs.lookup(op_type), recorded_gradient(op_type)
     if known is None or recorded is None:
         return False
@@ -246,7 +246,7 @@ def gives_sizes(node: Node, slot: int) -> bool:
 
 
 def is_asked_apart(op_type: str, knows_shapes: Callable[[], bool]) -> bool:
-    """Whether a gradient is computed from upstream gradients alone: no tensor of the op is read.
+    """Return whether a gradient is made of upstream gradients alone: no tensor is read.
 
     `knows_shapes` says whether TensorFlow knows the shapes of what the op reads.
     """
@@ -258,7 +258,7 @@ def is_asked_apart(op_type: str, knows_shapes: Callable[[], bool]) -> bool:
 
 
 def refused(node: Node, op_type: str) -> str:
-    """What the registered gradient of an op type raises at an op with these attrs; or nothing."""
+    """Return what the gradient of an op type raises at an op with these attrs; or nothing."""
     row = recorded_gradient(op_type)
     for name, (value, says) in row.refuses.items() if row is not None else ():
         attr = node.attr(name)
@@ -278,7 +278,7 @@ def _known_gradient(node: Node) -> opdefs.OpDef | None:
 
 
 def is_none(node: Node, slot: int) -> bool:
-    """Whether TensorFlow gives None for an input of an op, by the op's type or by its override."""
+    """Return whether an input of an op gets None, by the op's type or by its override."""
     known = _known_gradient(node)
     if known is None or known.gradient == "none":
         return known is not None
@@ -288,7 +288,7 @@ def is_none(node: Node, slot: int) -> bool:
 
 
 def lets_through(node: Node) -> bool:
-    """Whether a gradient comes back through an op to one of its inputs, as far as is known."""
+    """Return whether a gradient comes through an op to an input, as far as is known."""
     known = _known_gradient(node)
     if known is None:
         return True
@@ -300,13 +300,13 @@ CUSTOM = "CustomGradient-"
 
 
 def override_key(node: Node) -> str | None:
-    """The key under which TensorFlow looks for the op's gradient, where it is not the op type."""
+    """Return the key under which TensorFlow looks for the op's gradient, if not the type."""
     value = node.attr(attrs.OVERRIDE)
     return None if value is None else value.s.decode(errors="backslashreplace")
 
 
 def gradient_type(node: Node) -> str:
-    """The op type whose gradient TensorFlow takes for the op: its own, or that of an override."""
+    """Return the op type whose gradient TensorFlow takes: its own, or an override's."""
     return override_key(node) or node.op
 
 
@@ -320,7 +320,7 @@ CARRIED = "carried"
 
 
 def rule_of(node: Node) -> str:
-    """The rule that added an op, or gave it its inputs or its gradient; nothing for another's."""
+    """Return the rule that added an op, or gave it its inputs or gradient; or nothing."""
     return next((author.rule for author in reversed(provenance.rules_that_touched(node))), "")
 
 

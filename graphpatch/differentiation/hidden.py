@@ -17,7 +17,7 @@ from graphpatch.graph.walk import data_uses
 
 
 def hidden_ops(body: Body) -> dict[int, int]:
-    """The ops that lie behind a tf.custom_gradient on all their paths, each with its IdentityN."""
+    """Return the ops that lie behind a tf.custom_gradient on all paths, with its IdentityN."""
     identities = body.by_type.get("IdentityN", ())
     customs = {n: _result_count(body, n) for n in identities if _is_custom(Node(body, n))}
     open_uses: dict[int, int] = {}
@@ -108,7 +108,7 @@ def _result_count(body: Body, index: int) -> int:
 
 
 def _is_idle_identity(node: Node) -> bool:
-    """Whether nothing reads an Identity: tf.custom_gradient leaves one beside each result."""
+    """Return whether nothing reads an Identity: tf.custom_gradient leaves such ones."""
     is_read = node.body.returned.get(node.name) or node.body.readers.get(node.name)
     return node.op == "Identity" and not is_read
 
@@ -121,7 +121,7 @@ def _open_uses(body: Body, index: int, customs: dict[int, int]) -> int:
 
 
 def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
-    """Whether a gradient can come back by an input of an op, as a loss may be computed from it."""
+    """Return whether a gradient can come back by an input of an op: it leads to a loss."""
     if node.index in customs:
         return True
     if is_in_gradients(node) or flow.is_none(node, slot) or _is_idle_identity(node):

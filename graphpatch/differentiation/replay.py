@@ -130,7 +130,7 @@ class BackwardPass(Raising):
     raised: list[Refusal | BackwardPass] = field(default_factory=list)
 
     def refusals(self, listed: set[int] | None = None) -> Iterator[Refusal]:
-        """What is raised here and inside; of a function once, not of one `listed` by its id."""
+        """Yield what is raised here and inside; of a function once, not of one `listed`."""
         listed, todo = set() if listed is None else listed, [iter(self.raised)]
         while todo:
             cause = next(todo[-1], None)
@@ -165,7 +165,7 @@ def called_bodies(node: Node) -> list[str]:
 
 
 def ops_on_paths(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
-    """The ops `within` on the path to the targets, in the order in which TensorFlow finds them."""
+    """Return the ops `within` on the path to the targets, in the order that TensorFlow has."""
     inputs, on_path = wiring.inputs, dict.fromkeys(i for i, _ in targets if i in within)
     todo = list(on_path)
     for index in todo:
@@ -576,7 +576,7 @@ class _Walk:
         return (index, 0) not in self.back.got and self._is_loop_variable(index)
 
     def _raised_outside_loop(self, index: int) -> str:
-        """What is raised at an op of a loop that has no Exit between the ends; or nothing."""
+        """Return what is raised at an op of a loop without an Exit between the ends."""
         loop, op, read = self.loop(index), self.ops[index], self.wiring.inputs(index)
         if loop is None or loop in self.waiting:
             return ""
@@ -594,7 +594,7 @@ class _Walk:
         return Shapes(self.wiring)
 
     def _needs_zeros(self, index: int) -> bool:
-        """Whether some output of an op that is in no branch has no gradient, and gets zeros."""
+        """Return whether an output of an op that is in no branch gets zeros."""
         if self.wiring.body.heads.names[index] in self.stored.in_branches:
             return False
         outputs = ((index, place) for place in range(len(self.wiring.form(index).outputs)))

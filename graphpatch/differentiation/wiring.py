@@ -188,7 +188,7 @@ PASSING = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
 def handle_origin(wiring: Wiring, tensor: Tensor) -> Tensor:
-    """What gives a handle first, before it enters loops and branches; each is looked for once."""
+    """Return what gives a handle, before loops and branches; each is looked for once."""
     known, passed = wiring.handle_origins, dict[Tensor, None]()
     while tensor not in known and tensor not in passed:
         passed[tensor] = None
@@ -203,7 +203,7 @@ def handle_origin(wiring: Wiring, tensor: Tensor) -> Tensor:
 
 
 def holds_no_number(wiring: Wiring, tensor: Tensor) -> bool:
-    """Whether a handle is that of a table, an iterator or the like: of anything but a variable.
+    """Return whether a handle is of a table, an iterator or the like: of all but a variable.
 
     Not where it is not told: of an argument of a function, or where a call gives it.
     """

@@ -105,7 +105,7 @@ def checksum(pieces: Sequence[Piece]) -> str:
 
 
 def is_original(model: Model) -> bool | None:
-    """Whether a model that was taken back is its original; None where that cannot be told."""
+    """Return whether a model that was taken back is its original; None where nobody knows."""
     known = next((was for was in records_before(model) if was.hash), None)
     if known is None or (model.is_text and not known.text):
         return None

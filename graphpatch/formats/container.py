@@ -53,7 +53,7 @@ TAGS = 4
 
 
 def is_text(head: bytes) -> bool:
-    """Whether a file that starts so is text. Binary graphs have control characters early on."""
+    """Return whether a file that starts so is text. Binary ones have control characters."""
     if head[:1] == b"\n" and head[1:2] > b"\x7f":
         return False  # the size of a NodeDef, whose name may be longer than `head`
     return not any(byte < 32 and byte not in b"\t\n\r" for byte in head)
@@ -83,7 +83,7 @@ def recognise(source: Source) -> Container:
 def open_graphs(
     source: Source, container: Container, progress: Progress | None
 ) -> list[ModelGraph]:
-    """The GraphDefs of a file; more than one where a SavedModel has several MetaGraphDefs."""
+    """Return the GraphDefs of a file; several where a SavedModel has several MetaGraphDefs."""
     whole = Field(0, BYTES, 0, 0, len(source.data))
     if container is GRAPH:
         return [ModelGraph.open(source, whole.value, whole.end, progress)]

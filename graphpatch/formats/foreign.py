@@ -83,7 +83,7 @@ KNOWN: tuple[tuple[int, bytes, bytes, str], ...] = (
 
 
 def foreign_file(name: str, data: Bytes) -> str:
-    """What a file is that TensorFlow did not write, and what to do; nothing for any other file."""
+    """Return what a file is that TensorFlow did not write, and what to do; or nothing."""
     for at, start, inside, says in KNOWN:
         if data[at : at + len(start) or None] == start and data.find(inside) >= 0:
             return _filled_in(says, name)
@@ -116,7 +116,7 @@ def refuse_suffix(output: str, model: str = "") -> None:
 
 
 def not_there(path: Path) -> str:
-    """What to say of a path that is not there: it may be the prefix of a checkpoint, or a typo."""
+    """Return what to say of a path that is not there: a checkpoint's prefix, or a typo."""
     meta = Path(f"{path}.meta")
     if meta.is_file():
         return f"{path} is the prefix of a checkpoint; its graph is in {meta}: name that file"

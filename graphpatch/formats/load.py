@@ -151,7 +151,7 @@ def opened_at(path: Path, source: Source, file: str, progress: Progress | None) 
 
 
 def _recognised(name: str, source: Source, as_text: bool) -> tuple[Source, Container]:
-    """The binary message of a file and which container it is; of others' files, what they are."""
+    """Return the binary message of a file and its container; of others' files, what they are."""
     try:
         if not as_text:
             return source, recognise(source)

@@ -78,7 +78,7 @@ M = TypeVar("M", bound=Message)
 
 
 def as_message(kind: type[M], pieces: Sequence[Piece]) -> M:
-    """The pieces as one message. Raises ModelError where they are more than protobuf's 2 GB."""
+    """Return the pieces as one message. Raises ModelError for more than protobuf's 2 GB."""
     total = size(pieces)
     if total > LIMIT:
         name = kind.DESCRIPTOR.name
@@ -394,7 +394,7 @@ class Model:
 
 
 def _ready(graph: ModelGraph) -> tuple[ModelGraph, bytes, str]:
-    """A patched graph whose MetaGraphDef lacks contexts, with them; or why it can have none."""
+    """Return a patched graph with the contexts that its MetaGraphDef lacks, or why not."""
     if graph.around.has_contexts or graph.around.is_object_based or not graph.is_changed:
         return graph, b"", ""
     from graphpatch.control_flow.rebuilt import with_contexts

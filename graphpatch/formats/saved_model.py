@@ -100,7 +100,7 @@ def exported(graph: ModelGraph, export: Export, with_loops: bool = False) -> Exp
 
 
 def export_notes(exported_graph: ExportedGraph) -> list[str]:
-    """What whoever exports a graph should know: what is left out, or goes by another name."""
+    """Return what whoever exports a graph should know: what is left out, or renamed."""
     said = []
     exported_indices = set(exported_graph.part.indices)
     patched = provenance.touched(exported_graph.graph.main)
@@ -190,7 +190,7 @@ def _named_arguments(
 
 
 def _shape_told(graph: ModelGraph, node: Node, output: int) -> TensorShapeProto:
-    """The shape that the graph tells of an output: of a placeholder, or noted by TensorFlow."""
+    """Return the shape of an output: of a placeholder, or as TensorFlow noted it."""
     noted = node.attr(OUTPUT_SHAPES)
     if noted is not None and output < len(noted.list.shape):
         noted_shape: TensorShapeProto = noted.list.shape[output]

@@ -61,7 +61,7 @@ def parse_text(data: bytes) -> tuple[bytes, Container]:
 
 
 def _placed(said: str) -> str:
-    """What protobuf says of a text, with its place in words and messages by their own names."""
+    """Return what protobuf says of a text, with its place, and messages by their names."""
     match = re.fullmatch(r"(\d+):(\d+) : (?:'.*': )?(.*)", said, re.DOTALL)
     if match is None:
         return said

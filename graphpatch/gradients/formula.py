@@ -515,7 +515,7 @@ class Formula:
 
     @property
     def reads_op(self) -> bool:
-        """Whether it calls `forward` or `own`: it reads the op's type, inputs and attrs then."""
+        """Return whether it calls `forward` or `own`: then it reads the op's type and attrs."""
         return any(isinstance(part, Call) and part.function in OF_THE_OP for part in self._parts())
 
     def with_more_inputs(self, dtypes: Sequence[str], parameters: Sequence[str] = ()) -> Formula:

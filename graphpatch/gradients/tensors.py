@@ -136,7 +136,7 @@ def as_float(value: float) -> float:
 
 
 def survives_dtype(value: float, dtype: str) -> bool:
-    """Whether a number stays what it is in this dtype, but for rounding: not 0, not infinite."""
+    """Return whether this dtype has the number, but for rounding: not 0, not infinite."""
     try:
         (rounded,) = scalar(value, dtype).numbers
     except OverflowError:

@@ -446,7 +446,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
 
     @cached_property
     def places(self) -> dict[int, int]:
-        """Where an op in `placed` was when it was last searched: it only moves to the end."""
+        """Return where an op in `placed` was when last searched: it only moves to the end."""
         return {}
 
     def copy(self, library: Library) -> Body:
@@ -511,7 +511,7 @@ class Node(NamedTuple):
 
     @property
     def opdef(self) -> opdefs.OpDef | None:
-        """What its op type looks like: a function of the library, or an op TensorFlow knows."""
+        """Return what its op type looks like: a function of the library, or a known op."""
         return self.body.library.opdef(self.op)
 
     @property

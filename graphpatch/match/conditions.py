@@ -50,7 +50,7 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def indexed(self) -> Sequence[int]:
-        """Those that have the types and names, whatever else is asked; in the file's order."""
+        """Return those that have the types and names, whatever else is asked, in order."""
         by_type, by_name, heads = self.body.by_type, self.body.by_name, self.body.heads
         wanted = texts(self.match.name or ())
         indices: Sequence[int] = range(len(self.body))

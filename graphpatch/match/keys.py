@@ -92,7 +92,7 @@ SIGNS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def meets(value: object, wanted: Compared) -> bool:
-    """Whether a number meets all bounds; of a list, whether it has some, and all of them do."""
+    """Return whether a number meets all bounds; of a list, whether all of some do."""
     if isinstance(value, list | tuple):
         return bool(value) and all(meets(element, wanted) for element in value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -275,7 +275,7 @@ def _nearest_values(graphs: Sequence[Graph], key: str, wanted: Sequence[str]) ->
 
 
 def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
-    """The names nearest to a name or glob: those that contain its last part, else similar ones."""
+    """Return the names nearest to a name or glob: with its last part, else similar ones."""
     legal = list(legal)
     last = text.rpartition("/")[2].strip("*?").lower()
     holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]

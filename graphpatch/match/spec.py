@@ -259,7 +259,7 @@ class Pattern(Written, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def last(self) -> str:
-        """The last of its ops that none of the others reads, or runs after: where a patch goes."""
+        """Return the last op that none of the others reads, or runs after: where a patch goes."""
         read = {edge.source for edge in self.edges if edge.target not in self.absent}
         return [name for name in self.present if name not in read][-1]
 

@@ -144,7 +144,7 @@ def _run(
 
 
 def upstream_gradient(value: Any) -> tuple[Any, str]:
-    """The upstream gradient: 1 at the largest element of each row of scores, else everywhere."""
+    """Return dy: 1 at the largest element of each row of scores, else everywhere."""
     value = np.asarray(value)
     if value.ndim not in (1, 2) or not value.size:
         return np.ones_like(value), "the sum"
@@ -231,7 +231,7 @@ def _image(value: Any) -> Array | None:
 
 
 def _heat(image: Array, title: str, is_signed: bool) -> dict[str, Any]:
-    """A heat map: of a gradient the largest size of a pixel's channels, of an image their mean."""
+    """Return a heat map: of a gradient the largest of its channels, of an image their mean."""
     flat = np.abs(image).max(axis=2) if is_signed else image.mean(axis=2)
     if not np.isfinite(flat).any():
         return {"kind": "nothing", "title": title, "says": "no finite number"}

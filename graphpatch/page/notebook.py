@@ -42,7 +42,7 @@ def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) 
 
 
 def _lines_table(model: Model, document: Callable[[], dict[str, Any]]) -> str:
-    """A table of the main graph's lines; nothing for a large model, and for one without a page."""
+    """Return a table of the main graph's lines; nothing for a large model or one without a page."""
     if model.node_count > LARGEST_MODEL:
         return ""
     try:

@@ -48,7 +48,7 @@ def signature(node: Node) -> Signature:
 
 
 def windows_of(nodes: Iterable[Node]) -> Mapping[str, object]:
-    """The attrs of the one convolution or pooling of a match; nothing where there are more."""
+    """Return the attrs of the one convolution or pooling of a match; else nothing."""
     windowed = [node for node in nodes if node.attr("strides") is not None]
     return signature(windowed[0]).attrs if len(windowed) == 1 else {}
 

@@ -90,7 +90,7 @@ class OpOnPath:
 
     @property
     def given_to_slot(self) -> flow.Flow:
-        """What comes to the slot from the output, by the op's own gradient or its override's."""
+        """Return what comes to the slot from the output, by the gradient or an override."""
         return given_to_slot(self.wiring, self.step)
 
     @property

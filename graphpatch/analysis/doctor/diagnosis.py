@@ -108,7 +108,7 @@ class Doctor:
 
     @property
     def visited(self) -> int:
-        """How many ops were visited for all pairs together, and what is raised was looked at."""
+        """Return how many ops were visited, and how often what is raised, for all pairs."""
         return self.session.visited + self.tape.visited + self._looked_at
 
     @cached_property

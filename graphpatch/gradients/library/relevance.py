@@ -39,7 +39,7 @@ _SAME_AS_TENSORFLOW = "you do not change it: TensorFlow's own gradient is faster
 
 
 def _matmul_gradients(name: str, a: str, b: str, *ops: str) -> Entry:
-    """The gradients of y = A B, where attrs `a` and `b` say that A and B stand transposed."""
+    """Return the gradients of y = A B, where attrs `a` and `b` transpose A and B."""
     of_first = (
         f"where({a}, matmul(x1, dy, transpose_a={b}, transpose_b=true),"
         f" matmul(dy, x1, transpose_b=not {b}))"
