@@ -158,7 +158,7 @@ def why_stopped(nodes: Iterable[Node]) -> list[str]:
         stop = _named_now(node)  # which has the name that the op had
         is_stop = stop.op == "StopGradient" and provenance.is_added(stop)
         if is_stop and len(node.outputs or ()) == 1:
-            (by, *_) = provenance.rules_that_patched(stop)
+            by = next(iter(provenance.rules_that_patched(stop)), provenance.LOST)
             reasons.append(f"rule {by.rule!r} stops what flows back to {node}")
     return reasons
 

@@ -261,8 +261,7 @@ def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch)
 def test_without_preadv_what_is_mapped_is_read(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Windows has none."""
-    monkeypatch.delattr(os, "preadv")
+    monkeypatch.delattr(os, "preadv")  # as on Windows
     write_file(tmp_path / "out", [Span(map_file(file), 5, SIZE)])
     assert (tmp_path / "out").read_bytes() == file.read_bytes()[5:]
 

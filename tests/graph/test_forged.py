@@ -136,3 +136,10 @@ def test_all_that_rules_write_is_read_again(model_file: Path, tmp_path: Path) ->
     assert {len(texts) for texts in written} == {1, 2}
     revert(tmp_path / "out.pb").save(tmp_path / "back.pb")
     assert (tmp_path / "back.pb").read_bytes() == model_file.read_bytes()
+
+
+def test_a_stop_that_no_rule_wrote() -> None:
+    stopped = apply([{**RULES[0], "patch": {"stop_gradient": True}}], graphs.sample()).model
+    data = graphs.joined(stopped.pieces()).replace(b'{"rules":[0],"for"', b'{"rules":[ ],"for"')
+    notes = apply(RULES, GraphDef.FromString(data)).report["notes"]
+    assert any("'(a rule whose record is gone)' stops what flows" in note for note in notes)
