@@ -96,7 +96,8 @@ def _until_a_death(
                     future = pool.submit(_do, waiting[0])
                     under_way[future] = waiting.popleft()
             except BrokenProcessPool:
-                pass  # the futures tell of it as well
+                if not under_way:  # else the futures tell of it
+                    return [waiting.popleft()]
             ended = wait(under_way, return_when=FIRST_COMPLETED).done
             dead = {future for future in ended if isinstance(future.exception(), BrokenProcessPool)}
             for future in ended - dead:

@@ -218,9 +218,7 @@ def test_what_the_manifest_says(run_cli: Run, folder: Path) -> None:
     }
 
 
-def test_what_dead_processes_left_is_swept_with_that_of_the_manifest(
-    run_cli: Run, folder: Path
-) -> None:
+def test_what_dead_processes_left_is_swept(run_cli: Run, folder: Path) -> None:
     for name in ("a.pb", "saved", MANIFEST_NAME):
         (folder / f"out/.{name}.0123456789ab.tmp").parent.mkdir(exist_ok=True)
         (folder / f"out/.{name}.0123456789ab.tmp").write_bytes(b"half of it")

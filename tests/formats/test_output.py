@@ -258,9 +258,7 @@ def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch)
     assert checksum([Span(source, 0, SIZE)]) == checksum([data]) == expected
 
 
-def test_without_preadv_what_is_mapped_is_read(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_read_without_preadv(tmp_path: Path, file: Path, monkeypatch: Any) -> None:
     monkeypatch.delattr(os, "preadv")  # as on Windows
     write_file(tmp_path / "out", [Span(map_file(file), 5, SIZE)])
     assert (tmp_path / "out").read_bytes() == file.read_bytes()[5:]

@@ -202,8 +202,7 @@ def test_the_list_is_saved_as_a_picture(
 
 
 def test_a_picture_has_the_lines_of_a_text_as_they_are_drawn(show: Show) -> None:
-    opened = show(graphpatch.view(DIGITS, targets="logits"))
-    opened.page.set_viewport_size({"width": 420, "height": 800})
+    opened = show(graphpatch.view(DIGITS, targets="logits"), width=420)
     why = opened.page.locator(".row .why").first
     assert why.evaluate("one => one.getBoundingClientRect().height") > 25  # it is wrapped
     lines = opened.page.evaluate(

@@ -264,15 +264,10 @@ def test_x_could_be_either_input_whatever_the_order_of_the_file(nodes: str) -> N
 CLEAR: list[tuple[str, Any]] = [
     *(
         ("x:_ -> m:Mul; s:_ -> m", formula(text))
-        for text in (
-            "dy",
-            ["dy", "dy"],
-            ["dy * x1", "dy * x0"],
-            ["dy * x1 + x0", "dy*x + x1"],
-            "dy * tensor('x1')",
-        )
+        for text in ("dy", ["dy", "dy"], ["dy * x1", "dy * x0"], ["dy * x1 + x0", "dy*x + x1"])
     ),
     ("x:_ -> m:Mul:0", {"surrogate_gradient": "x0 - x1"}),
+    ("x:_ -> m:Mul", formula("dy * tensor('x1')")),
 ]
 UNCLEAR: list[tuple[str, Any]] = [
     *(
