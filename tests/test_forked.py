@@ -34,8 +34,7 @@ def ran(start: list[str], *words: str, **options: Any) -> subprocess.CompletedPr
 def test_a_program_sees_the_same(way: str, tmp_path: Path) -> None:
     """The path that a process has of its own, too."""
     (tmp_path / "told.py").write_text(TOLD)
-    script = [str(tmp_path / "told.py")]
-    words = {"-c": ["-c", TOLD], "-m": ["-m", "told"], "script": script}[way]
+    words = {"-c": ["-c", TOLD], "-m": ["-m", "told"], "script": [str(tmp_path / "told.py")]}[way]
     environment = {**os.environ, "ONLY": "here", "PYTHONPATH": "/nowhere"}
     del environment["HOME"]
     options = {"input": b"given", "cwd": tmp_path, "env": environment}

@@ -26,7 +26,6 @@ FRESH = "GRAPHPATCH_FRESH"
 COMMAND = "tests.forked.command"  # what imports graphpatch's commands
 SOCKETS = "GRAPHPATCH_TESTS_SOCKETS"
 
-
 # Arguments of commands that import TensorFlow, and commands that leave it to other processes.
 NEEDS_TENSORFLOW = {
     *("verify", "split", "references"),

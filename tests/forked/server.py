@@ -63,9 +63,11 @@ def answer(connection: socket.socket, start: dict) -> tuple:
     for descriptor in descriptors:
         os.close(descriptor)
     threading.Thread(target=end_with, args=(connection, child), daemon=True).start()
-    with contextlib.suppress(OSError):  # who asked was killed
+    with contextlib.suppress(OSError):  # who asked was killed: end_with ends the child
         connection.sendall(STATUS.pack(STARTED))
-        connection.sendall(STATUS.pack(os.waitpid(child, 0)[1]))
+    status = os.waitpid(child, 0)[1]
+    with contextlib.suppress(OSError):
+        connection.sendall(STATUS.pack(status))
     os._exit(0)
 
 
