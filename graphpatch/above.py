@@ -43,4 +43,4 @@ class FromAbove(Generic[P, R]):
         return function(*args, **options)
 
     def is_for(self, function: Callable[P, R]) -> None:
-        """The module of the function calls this: mypy finds where the types are others."""
+        """Say which function is meant: its module calls this, for mypy to compare the types."""

@@ -74,7 +74,7 @@ class Result(HasModel):
 
     @property
     def ok(self) -> bool:
-        """True: `apply` raises where a rule cannot be applied."""
+        """Return True: `apply` raises where a rule cannot be applied."""
         return True
 
     def document(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class TensorName(msgspec.Struct, frozen=True):
 
     @property
     def full(self) -> str:
-        """`op:0`, as a tf.Graph names a tensor of its own: the output is always there."""
+        """Return `op:0`, as a tf.Graph names a tensor of its own: the output is always there."""
         return f"{self.op}:{self.index}"
 
 
@@ -73,7 +73,7 @@ def op_of(text: str) -> str:
 
 
 def fresh(base: str, taken: Container[str]) -> str:
-    """`base`, or `base_1`, `base_2`, ... where taken; the same on every run.
+    """Return `base`, or `base_1`, `base_2`, ... where taken; the same on every run.
 
     The number is found by doubling and then halving: a thousand rules at one op take as many names.
     """
@@ -114,7 +114,7 @@ Means = Callable[[str], bool]  # whether a name is meant
 
 
 def texts(value: str | Sequence[str]) -> tuple[str, ...]:
-    """One text or several, as several."""
+    """Return one text or several, as several."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 

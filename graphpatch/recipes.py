@@ -188,7 +188,7 @@ def _active(of: str) -> dict[str, Any]:
 
 
 def _deeplift(of: str = "") -> RulesJson:
-    """With `of`, also ops that are no activations, and read tensors computed from that one."""
+    """Write the rules of DeepLIFT; `of` also takes ops that read tensors computed from that one."""
     *several, single = _of_family("deeplift", "deeplift_batch")
     if not of:
         return [*several, single]
@@ -205,7 +205,7 @@ def _deeplift(of: str = "") -> RulesJson:
 
 
 def _relevance(name: str, of: str) -> RulesJson:
-    """Relevance flows, not a multiplier: rules of all ops but those that only move elements."""
+    """Write rules of all ops but those that only move elements: relevance flows, no multiplier."""
     active = _active(of)
     reads = {"0": active}
     of_x0, of_x1 = (f"{x} * own(where(y == 0, 0, dy / y))" for x in ("x0", "x1"))
@@ -224,7 +224,7 @@ def _relevance(name: str, of: str) -> RulesJson:
 
 
 def _lrp_composite(epsilon: float = 1e-4, first: str = "") -> RulesJson:
-    """z-plus at convolutions, epsilon at activations; biases and batch norm get nothing."""
+    """Write z-plus at convolutions, epsilon at activations; biases and batch norm get nothing."""
     name = "lrp_composite"
     convolution: dict[str, Any] = {"op": list(CONVOLUTIONS_2D)}
     # A bias is added to a convolution, and no other tensor.
@@ -255,7 +255,7 @@ def _straight_through_rules(name: str = "") -> RulesJson:
 
 
 def _reverse(at: str, strength: float = 1.0) -> RulesJson:
-    """At all outputs of an op, or at one, which `at` names as a tensor: `features:0`."""
+    """Reverse at all outputs of an op, or at one, which `at` names as a tensor: `features:0`."""
     op, colon, place = at.rpartition(":")
     patch: dict[str, Any] = {"filter_gradient": {"reverse": {"strength": strength}}}
     if colon and place.isdecimal():

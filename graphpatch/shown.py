@@ -106,7 +106,7 @@ def _escaped(text: str) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """`1 op`, `2 ops`, `2 matches`."""
+    """Write `1 op`, `2 ops`, `2 matches`."""
     ending = "" if count == 1 else "es" if word.endswith("ch") else "s"
     return f"{count:,} {word}{ending}"
 
@@ -122,7 +122,7 @@ def cut_short(text: str, most: int) -> str:
 
 
 def path_in_words(tensors: Sequence[str], most: int) -> str:
-    """`a -> b -> c`; of a long path the tensors at both ends, and how many lie between."""
+    """Write `a -> b -> c`; of a long path the tensors at both ends, and how many lie between."""
     if len(tensors) > most:
         half, hidden = most // 2, len(tensors) - most
         tensors = [*tensors[:half], f"... {hidden:,} more ...", *tensors[-half:]]
@@ -130,7 +130,7 @@ def path_in_words(tensors: Sequence[str], most: int) -> str:
 
 
 def and_more(sized: Sized, shown: int) -> str:
-    """`and 2 more` where fewer are shown than were found, or nothing."""
+    """Write `and 2 more` where fewer are shown than were found, or nothing."""
     return f"and {len(sized) - shown:,} more" if len(sized) > shown else ""
 
 

@@ -51,7 +51,7 @@ def layers(activation: Callable[[Any], Any], x: Any) -> Any:
 
 
 def models() -> dict[str, tuple[Callable[[Any], Any], dict[str, Any]]]:
-    """What is built, and what is patched in it."""
+    """Return what is built, and what is patched in it."""
     import tensorflow as tf
 
     def swish(x: Any) -> Any:
@@ -84,7 +84,7 @@ def rule(match: dict[str, Any], gradient: Any) -> dict[str, Any]:
 
 
 def write(folder: Path) -> dict[str, list[str]]:
-    """The files of each model: unpatched, and patched in each way; how it is stored."""
+    """Return the files of each model: unpatched, and patched in each way; how it is stored."""
     import tensorflow as tf
 
     import graphpatch

@@ -17,7 +17,7 @@ def chromium() -> str | None:
 
 
 def launched(playwright: Any) -> Any:
-    """A browser without a window."""
+    """Return a browser without a window."""
     # In a container it has neither a sandbox of its own nor much shared memory.
     arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
     return playwright.chromium.launch(executable_path=chromium(), args=arguments)

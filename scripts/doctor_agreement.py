@@ -39,7 +39,7 @@ held = local()
 
 
 def asked(ask: Callable[..., Any], name: str, *more: object, timeout: float) -> Any:
-    """What is found on one model, by the process of this thread; or why nothing is."""
+    """Return what is found on one model, by the process of this thread; or why nothing is."""
     if not hasattr(held, "worker"):
         held.worker = Worker()
     try:
@@ -51,7 +51,7 @@ def asked(ask: Callable[..., Any], name: str, *more: object, timeout: float) -> 
 
 
 def answers(arguments: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """What is found on each model, largest files first."""
+    """Yield what is found on each model, largest files first."""
     models = catalogue.models()
     names = [name for name in models if all(word in name for word in arguments.only)]
     names.sort(key=lambda name: -catalogue.size(models[name]))
@@ -66,7 +66,7 @@ def answers(arguments: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 
 def fixed_pairs(found: Mapping[str, AfterFix]) -> Iterator[str]:
-    """The figures of --fix, and what does not flow after it, or only as zeros."""
+    """Yield the figures of --fix, and what does not flow after it, or only as zeros."""
     for name, one in found.items():
         yield from (f"{name}: {text}" for text in (*one.failing, *one.idle, *one.zero))
     models, some = sum(bool(one.rules) for one in found.values()), list(found.values())
@@ -77,7 +77,7 @@ def fixed_pairs(found: Mapping[str, AfterFix]) -> Iterator[str]:
 
 
 def report(found: Mapping[str, Agreement]) -> Iterator[str]:
-    """The figures, and every disagreement."""
+    """Yield the figures, and every disagreement."""
     verdicts: Counter[str] = Counter()
     foretold: Counter[str] = Counter()
     for name, one in found.items():
@@ -128,7 +128,7 @@ def main() -> int:
 
 
 def blank(fix: bool, reasons: list[str]) -> Any:
-    """What stands for a model that could not be asked."""
+    """Return what stands for a model that could not be asked."""
     return AfterFix(idle=reasons) if fix else Agreement(refused=reasons)
 
 

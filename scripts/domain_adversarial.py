@@ -56,7 +56,7 @@ def dense(name: str, x: Any, size: int) -> Any:
 
 
 def forward() -> None:
-    """The forward pass, which all three share: digits of the source come first in a batch."""
+    """Build the forward pass, which all three share: digits of the source come first in a batch."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
@@ -75,7 +75,7 @@ def forward() -> None:
 
 
 def built(by_hand: bool) -> bytes:
-    """The GraphDef; with the reversal that one writes by hand."""
+    """Return the GraphDef; with the reversal that one writes by hand."""
     import tensorflow as tf
 
     with tf.Graph().as_default() as graph:
@@ -88,7 +88,7 @@ def built(by_hand: bool) -> bytes:
 
 
 def by_rules(graph_def: bytes) -> bytes:
-    """The GraphDef with the reversal that the rules ask for."""
+    """Return the GraphDef with the reversal that the rules ask for."""
     source = Source(graph_def)
     model = Model("-", source, GRAPH, [ModelGraph.open(source, 0, len(graph_def))])
     patched = apply(RULES, model).model.graphs[0]
@@ -136,7 +136,7 @@ def trained(graph_def: bytes) -> Accuracy:
 
 
 def register_by_hand() -> None:
-    """What a script that reverses by hand registers."""
+    """Register what a script that reverses by hand registers."""
     import tensorflow as tf
 
     def reversed_gradient(_: Any, dy: Any) -> Any:

@@ -84,7 +84,7 @@ class Built(Trials):
 
 
 def ask(op: Any) -> dict[str, Any]:
-    """What the gradient function of an op (an OpDef message) gives for each input it declares.
+    """Return what the gradient function of an op (an OpDef message) gives for its inputs.
 
     `inputs` has, for each, the numbers of the declared outputs whose upstream gradient reaches it
     in some trial, or None where every trial gives None. `reads` has, for each, the numbers of the
@@ -122,12 +122,12 @@ def ask(op: Any) -> dict[str, Any]:
 
 
 def told(error: Exception) -> str:
-    """What is raised, in its first line."""
+    """Return what is raised, in its first line."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def refusing(trials: Built) -> dict[str, Any]:
-    """The flags with which each trial raises the same: the value, and what is raised."""
+    """Return the flags with which each trial raises the same: the value, and what is raised."""
     import tensorflow as tf
 
     found: dict[str, Any] = {}
@@ -141,7 +141,7 @@ def refusing(trials: Built) -> dict[str, Any]:
 
 
 def raised_with(trials: Built, variant: Any) -> str:
-    """What each trial with these attrs raises; nothing where one answers, or two differ."""
+    """Return what each trial with these attrs raises; nothing where one answers, or two differ."""
     raised: set[str] = set()
     for shapes in trials.shapes():
         try:
@@ -160,7 +160,7 @@ def shapes_read(known: Sequence[bool], unknown: Sequence[bool]) -> str:
 
 
 def together(some: Sequence[Any]) -> Any:
-    """What the trials say of one input: the outputs of all of them; None where all say None."""
+    """Return what trials say of one input: the outputs of all of them; None where all say None."""
     there = [set(one) for one in some if one is not None]
     return set().union(*there) if there else None
 
@@ -170,7 +170,7 @@ def listed(found: Any) -> Any:
 
 
 def by_arg(op: Any, attrs: Any, found: Sequence[Any], args: Any) -> list[Any]:
-    """What is found for tensors, by the inputs that the op declares: a list of tensors is one.
+    """Return what holds of tensors, by the inputs that the op declares: a list of tensors is one.
 
     It is numbers of tensors of `args`, which the op declares, and becomes numbers of these.
     """
@@ -192,7 +192,7 @@ def length(arg: Any, attrs: Any) -> int:
 
 
 def of_arg(op: Any, attrs: Any, flat: int, args: Any) -> int:
-    """The number of the declared input or output that holds a tensor; OUTPUT stays."""
+    """Return the number of the declared input or output that holds a tensor; OUTPUT stays."""
     left = flat
     for place, arg in enumerate(args) if flat >= 0 else ():
         left -= length(arg, attrs)
@@ -242,7 +242,7 @@ def gradient_function(op: Any) -> Any:
 
 
 def walk(found: Any, op: Any, of_shapes: Any = OF_SHAPES) -> tuple[set[str], set[int]] | None:
-    """The ops that a gradient comes from, and what it reads of `op`; None where it is None."""
+    """Return ops that a gradient comes from, and what it reads of `op`; None where it is None."""
     if found is None:
         return None
     seen: set[str] = set()
@@ -261,7 +261,7 @@ def walk(found: Any, op: Any, of_shapes: Any = OF_SHAPES) -> tuple[set[str], set
 
 
 def reached_by(walked: Any, upstream: Sequence[Any]) -> set[int] | None:
-    """The outputs whose upstream gradient a gradient is computed from; None where it is None."""
+    """Return outputs whose upstream gradient a gradient is computed from; None where it is None."""
     if walked is None:
         return None
     return {k for k, one in enumerate(upstream) if one is not None and one.op.name in walked[0]}

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def lowest(requirements: str) -> list[str]:
-    """The same requirements, each at its lower bound. Raises ValueError where one has none."""
+    """Return the requirements, each at its lower bound. Raises ValueError where one has none."""
     found = []
     for line in filter(None, map(str.strip, requirements.splitlines())):
         bound = re.fullmatch(r"([\w.\-]+)>=([\w.]+)(?:,.*)?", line)

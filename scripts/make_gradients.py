@@ -36,7 +36,7 @@ CONTROL_FLOW = frozenset(
 
 
 def describe_all() -> Row:
-    """The TensorFlow that runs: its version, and what each gradient function gives."""
+    """Return the TensorFlow that runs: its version, and what each gradient function gives."""
     import tensorflow as tf
 
     make_opdefs.import_everything()
@@ -54,7 +54,7 @@ def is_asked(name: str) -> bool:
 
 
 def merge(old: Row, new: Row) -> Iterator[str]:
-    """The lines of the table, one for each op."""
+    """Yield the lines of the table, one for each op."""
     dropped = set(new["known"]) - set(new["ops"])  # 2.x has the op, and no gradient of it
     before = {name: row for name, row in old["ops"].items() if name not in dropped}
     rows = {name: row for name, row in merged(before, new["ops"]) if len(row) > 1}
@@ -67,7 +67,7 @@ def merge(old: Row, new: Row) -> Iterator[str]:
 
 
 def merged(old: Row, new: Row) -> Iterator[tuple[str, Row]]:
-    """What each op gives in 2.x, and in 1.15 where that is something else."""
+    """Yield what each op gives in 2.x, and in 1.15 where that is something else."""
     for name in {*old, *new}:
         now = new.get(name) or old.get(name, {})
         row = dict({"name": name}, **now)

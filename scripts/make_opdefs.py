@@ -37,7 +37,7 @@ GRADIENTS = ("while_v2", "map_ops")
 
 
 def registered_ops() -> list[Any]:
-    """The OpDef messages of every op in TensorFlow's C++ registry, by name."""
+    """Return the OpDef messages of every op in TensorFlow's C++ registry, by name."""
     from tensorflow.core.framework import op_def_pb2
 
     try:
@@ -64,7 +64,7 @@ def import_everything() -> None:
 
 
 def gradient_state(name: str) -> str:
-    """What the gradient registry holds under this op type."""
+    """Return what the gradient registry holds under this op type."""
     from tensorflow.python.framework import ops
 
     registry = getattr(ops, "gradient_registry", None) or ops._gradient_registry
@@ -97,7 +97,7 @@ def measure_apart(ops: Sequence[Any], ask: Callable[[Any], Row]) -> dict[str, Ro
 
 
 def measure_into(writer: int, ops: Sequence[Any], ask: Callable[[Any], Row]) -> NoReturn:
-    """The child's part: one line of JSON for each op."""
+    """Return the child's part: one line of JSON for each op."""
     try:
         for op in ops:
             os.write(writer, json.dumps(ask(op)).encode() + b"\n")
@@ -108,7 +108,7 @@ def measure_into(writer: int, ops: Sequence[Any], ask: Callable[[Any], Row]) -> 
 
 
 def describe_all() -> Row:
-    """The TensorFlow that runs: its version, and what it knows of each of its ops."""
+    """Return the TensorFlow that runs: its version, and what it knows of each of its ops."""
     import tensorflow as tf
 
     import_everything()
@@ -130,7 +130,7 @@ LEFT_OUT = {
 
 
 def message(row: Row) -> Any:
-    """The OpDef message of a row, without what nothing reads."""
+    """Return the OpDef message of a row, without what nothing reads."""
     from graphpatch.protos import OpDef
 
     op = OpDef.FromString(base64.b64decode(row["proto"]))
@@ -142,7 +142,7 @@ def message(row: Row) -> Any:
 
 
 def merge(old: Row, new: Row) -> tuple[bytes, str]:
-    """The messages of all ops, and the table of what was measured of them, a line for each."""
+    """Return the messages of all ops, and the table of what was measured, a line for each."""
     import msgspec
 
     from graphpatch import opdefs

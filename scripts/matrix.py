@@ -54,7 +54,7 @@ RUNTIMES = (
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of this version, on the path or from pyenv."""
+    """Return a Python of this version, on the path or from pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = [f"python{version}", *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
     for candidate in found:
@@ -68,7 +68,7 @@ def interpreter(version: str) -> str | None:
 
 
 def present(runtime: Runtime, folder: Path) -> str | None:
-    """A Python that has this TensorFlow already."""
+    """Return a Python that has this TensorFlow already."""
     here = folder / "runtimes" / runtime.version
     candidates = [str(here / "bin" / "python"), sys.executable]
     candidates += [os.environ.get("GRAPHPATCH_TF1_PYTHON", "")]
@@ -95,7 +95,7 @@ def _said(command: list[str]) -> str:
 
 
 def install(runtime: Runtime, folder: Path) -> str | None:
-    """A new environment with it; None, with the reason on stderr, where that cannot be had."""
+    """Return a new environment with it; None, with the reason on stderr, where there is none."""
     python = interpreter(runtime.python)
     if python is None:
         print(f"TensorFlow {runtime.version}: no Python {runtime.python} here", file=sys.stderr)
@@ -112,7 +112,7 @@ def install(runtime: Runtime, folder: Path) -> str | None:
 
 
 def measure(python: str, files: Path, output: Path) -> dict[str, Any]:
-    """What this TensorFlow does with the files. A process that it ends is started again."""
+    """Return what this TensorFlow does with the files. A process that it ends is started again."""
     output.unlink(missing_ok=True)
     log = output.with_suffix(".log")
     for _ in range(50):
@@ -155,7 +155,7 @@ def _runs(cells: Mapping[str, str], versions: Sequence[str]) -> str:
 
 
 def written(page: str, table: str) -> str:
-    """The page with this table between its marks."""
+    """Return the page with this table between its marks."""
     start, end = page.index(MARKS[0]) + len(MARKS[0]), page.index(MARKS[1])
     today = datetime.datetime.now(datetime.timezone.utc).date()
     return page[:start] + f"Measured on {today}.\n\n{table}" + page[end:]
@@ -186,7 +186,7 @@ def cells(found: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, str, st
 
 
 def silent(found: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
-    """What must not be: a runtime is silently wrong, or anything changes the forward pass."""
+    """Yield what must not be: a runtime is silently wrong, or anything changes the forward pass."""
     for version, way, name, said in cells(found):
         if said == CHANGED or (said in LOST and way not in OFFLINE):
             yield f"TensorFlow {version}, {way}, {name}: {said}"
@@ -202,7 +202,7 @@ def lost(found: Mapping[str, Mapping[str, Any]]) -> Mapping[tuple[str, str], Map
 
 
 def patch_last(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """The section that says what is lost where a tool rewrites a patched file."""
+    """Return the section that says what is lost where a tool rewrites a patched file."""
     lines = ["### Patch last", "", "| tool | file | silently lost |", "|---|---|---|"]
     for (way, name), versions in lost(found).items():
         said = ", ".join(f"{version} ({how})" for version, how in versions.items())

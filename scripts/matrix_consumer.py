@@ -26,14 +26,14 @@ X = np.array([-0.7, 0.2, 0.5], np.float32)
 
 
 def v1() -> Any:
-    """The v1 API, which 1.13 has at its top as well."""
+    """Return the v1 API, which 1.13 has at its top as well."""
     import tensorflow as tf
 
     return getattr(getattr(tf, "compat", tf), "v1", tf)
 
 
 def graph_def(path: str) -> Any:
-    """The GraphDef of a `.pb` or `.pbtxt`."""
+    """Return the GraphDef of a `.pb` or `.pbtxt`."""
     from google.protobuf import text_format
 
     found = v1().GraphDef()
@@ -87,7 +87,7 @@ def saved_in_session(path: str) -> Tuple[Any, Any]:
 
 
 def wrapped(path: str) -> Callable[[Any], Any]:
-    """A function of a tensor, made of a GraphDef by wrap_function."""
+    """Return a function of a tensor, made of a GraphDef by wrap_function."""
     tf1 = v1()
     found = graph_def(path)
 
@@ -142,7 +142,7 @@ def saved_on_tape(path: str) -> Tuple[Any, Any]:
 
 
 def grappler_graph(path: str) -> Any:
-    """The GraphDef as an offline optimiser leaves it."""
+    """Return the GraphDef as an offline optimiser leaves it."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.grappler import tf_optimizer
 
@@ -158,7 +158,7 @@ def grappler_graph(path: str) -> Any:
 
 
 def grappler(path: str) -> Tuple[Any, Any]:
-    """An offline optimiser, before the gradients are built."""
+    """Return an offline optimiser, before the gradients are built."""
     return in_session(grappler_graph(path))
 
 
@@ -193,7 +193,7 @@ def extract_sub_graph(path: str) -> Tuple[Any, Any]:
 
 
 def tflite(path: str) -> Tuple[Any, Any]:
-    """The converted model has no gradient: what counts is whether it converts, and its bits."""
+    """Convert the model, which has no gradient then: that it converts counts, and its bits."""
     tf1 = v1()
     converter = tf1.lite.TFLiteConverter.from_frozen_graph(path, ["x"], ["y"], {"x": [3]})
     interpreter = tf1.lite.Interpreter(model_content=converter.convert())
@@ -237,7 +237,7 @@ def is_offered(way: str) -> bool:
 
 
 def word(found: Tuple[Any, Any], file: Dict[str, Any]) -> str:
-    """What came of it, beside what should."""
+    """Return what came of it, beside what should."""
     forward, gradient = found
     if np.asarray(forward).tobytes() != np.array(file["forward"], np.float32).tobytes():
         return "forward differs"

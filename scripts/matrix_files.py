@@ -113,7 +113,7 @@ CASES = (
 
 
 def meta_graph(case: Case) -> Any:
-    """The unpatched graph, without attrs that older TensorFlows do not know."""
+    """Return the unpatched graph, without attrs that older TensorFlows do not know."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
@@ -148,7 +148,7 @@ def save_tf2(case: Case, folder: Path) -> None:
 
 
 def built(case: Case, place: Path) -> tuple[Path, dict[str, Any]]:
-    """The unpatched model on disk, and what `apply` is told besides the rules."""
+    """Return the unpatched model on disk, and what `apply` is told besides the rules."""
     if case.name == "TF1 SavedModel":
         save_tf1(case, place)
     elif case.name in ("TF2 SavedModel, patched", "TF2 SavedModel, While body"):

@@ -82,7 +82,7 @@ class Mutant:
 
 
 def copied() -> Path:
-    """The files of the checkout, where they may be changed."""
+    """Return the files of the checkout, where they may be changed."""
     tree = BUILD / "tree"
     shutil.rmtree(tree, ignore_errors=True)
     words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -95,7 +95,7 @@ def copied() -> Path:
 
 
 def drawn(count: int, seed: str) -> list[str]:
-    """Some modules of the rooms, by the seed."""
+    """Return some modules of the rooms, by the seed."""
     found = (path for room in ROOMS for path in sorted((ROOT / "graphpatch" / room).rglob("*.py")))
     modules = [str(path.relative_to(ROOT)) for path in found if path.stat().st_size > SMALL]
     return random.Random(seed).sample(modules, count)
@@ -112,7 +112,7 @@ def tests_of(module: str) -> str:
 def mutants(
     module: str, tree: Path, python: str, each: int, seed: str, until: float
 ) -> Iterator[Mutant]:
-    """A sample of the changes of a module, tested, as far as there is time."""
+    """Yield a sample of the changes of a module, tested, as far as there is time."""
     name = module.replace("/", "_")
     config, session = BUILD / f"{name}.toml", BUILD / f"{name}.sqlite"
     session.unlink(missing_ok=True)

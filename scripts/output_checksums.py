@@ -63,19 +63,19 @@ RULES: dict[str, list[dict[str, Any]]] = {
 
 
 def digest(data: bytes) -> str:
-    """Some letters that tell bytes from other bytes."""
+    """Return some letters that tell bytes from other bytes."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def models(folder: Path) -> Iterator[Path]:
-    """What can be a model in a folder and below, in order of names."""
+    """Yield what can be a model in a folder and below, in order of names."""
     for path in sorted(folder.rglob("*")):
         if path.suffix in {".pb", ".pbtxt", ".meta"} and path.is_file():
             yield path.parent if path.stem == "saved_model" else path
 
 
 def outcome(path: Path, rules: list[dict[str, Any]], original: bytes) -> str:
-    """What a rule does to a model: checksums, or the error."""
+    """Return what a rule does to a model: checksums, or the error."""
     try:
         result = graphpatch.apply(rules, path)
     except GraphpatchError as error:

@@ -45,7 +45,7 @@ class Shot(NamedTuple):
 
 
 def digits() -> Shot:
-    """The digits net before and after the rules of the README, with a digit."""
+    """Return the digits net before and after the rules of the README, with a digit."""
     with np.load(DIGITS.with_suffix(".npz")) as found:
         image = found["images"][found["labels"] == DIGIT][:1]
     view = graphpatch.view(
@@ -55,14 +55,14 @@ def digits() -> Shot:
 
 
 def blocked() -> Shot:
-    """A gradient that Round blocks, doctor's words, and the rule that fixes it."""
+    """Return a gradient that Round blocks, doctor's words, and the rule that fixes it."""
     fix = graphpatch.diagnose(DIGITS, "image", "logits", fix=True).rules
     view = graphpatch.view(DIGITS, rules=fix, sources="image", targets="logits")
     return Shot("blocked", view, 1000, 620, ["b", "Enter"])
 
 
 def flower() -> Any:
-    """A photograph that scikit-learn brings along, as the net takes it: from -1 to 1."""
+    """Return a photograph that scikit-learn brings along, as the net takes it: from -1 to 1."""
     from sklearn.datasets import load_sample_image
 
     photo = np.asarray(load_sample_image("flower.jpg"), np.float32)[10:394, 120:504]

@@ -82,7 +82,7 @@ def _done(case: Case, folder: str) -> tuple[int, str]:
 
 
 def run(command: list[str], stdin: bytes = b"") -> tuple[int, str]:
-    """The exit code of a command, and all that it prints; it runs in this process."""
+    """Return the exit code of a command, and all that it prints; it runs in this process."""
     from graphpatch import cli
 
     said, kept = io.StringIO(), (sys.argv, sys.stdin)
@@ -102,7 +102,7 @@ def _text(data: str | bytes) -> str:
 
 
 def _of(checkout: str) -> list[dict[str, Any]]:
-    """What the graphpatch of another checkout says."""
+    """Return what the graphpatch of another checkout says."""
     command = [sys.executable, __file__, "--json"]
     done = subprocess.run(
         command, env={**os.environ, "PROVOKED": checkout}, stdout=subprocess.PIPE, check=True
@@ -112,7 +112,7 @@ def _of(checkout: str) -> list[dict[str, Any]]:
 
 
 def table(found: list[dict[str, Any]], before: list[dict[str, Any]]) -> Iterator[str]:
-    """A chapter each, in Markdown; what changed has both messages."""
+    """Yield a chapter each, in Markdown; what changed has both messages."""
     chapter = ""
     for place, one in enumerate(found):
         if one["chapter"] != chapter:
@@ -126,12 +126,12 @@ def table(found: list[dict[str, Any]], before: list[dict[str, Any]]) -> Iterator
 
 
 def key(one: dict[str, Any]) -> str:
-    """What a provoked mistake is called; two chapters may have one of the same name."""
+    """Return what a provoked mistake is called; two chapters may have one of the same name."""
     return f"{one['chapter']}: {one['what']}"
 
 
 def record(found: list[dict[str, Any]], before: dict[str, str]) -> str:
-    """The table for readers: what was done, what 0.1.0 said, what is said now, and a verdict."""
+    """Return the table: what was done, what 0.1.0 said, what is said now, and a verdict."""
     lines = [f"# What graphpatch says to {len(found)} mistakes", "", INTRODUCTION]
     for one in found:
         old = before.get(key(one), "")

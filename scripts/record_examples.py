@@ -26,7 +26,7 @@ BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)", re.S)
 
 
 def recorded(page: str) -> str:
-    """The text of a page with the output that its commands print now, in the order of the page."""
+    """Return the text of a page with what its commands print now, in the order of the page."""
     return BLOCK.sub(lambda found: _again(found[0]), page)
 
 

@@ -33,17 +33,17 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
 
 
 def page(name: str) -> Path:
-    """The file of a page of the reference."""
+    """Return the file of a page of the reference."""
     return ROOT / "docs" / "reference" / f"{name}.md"
 
 
 def gradient_page(name: str) -> Path:
-    """The file of the page of a gradient."""
+    """Return the file of the page of a gradient."""
     return ROOT / "docs" / "reference" / "gradients" / f"{name}.md"
 
 
 def with_tables(name: str, text: str) -> str:
-    """A page's text with the tables as they are now. Exits where a marker is missing."""
+    """Return a page's text with the tables as they are now. Exits where a marker is missing."""
     for part, table in PAGES[name].items():
         start, end = f"<!-- {part} -->", f"<!-- /{part} -->"
         if start not in text or end not in text:

@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def run(folder: str, number: int, values: Dict[str, Any]) -> Dict[str, Any]:
-    """The values that step `number` of the parts in a folder fetches, by their names."""
+    """Return the values that step `number` of the parts in a folder fetches, by their names."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
@@ -41,7 +41,7 @@ def run(folder: str, number: int, values: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _assign(graph: Any, name: str, value: Any) -> Any:
-    """An op that gives a variable its value, the placeholder that it reads, and the value."""
+    """Return an op that sets a variable, the placeholder that it reads, and the value."""
     import tensorflow as tf
 
     variable = graph.get_tensor_by_name(name + ":0")

@@ -56,7 +56,7 @@ def measure(op: Any) -> dict[str, Any]:
 
 
 def allowed_dtypes(attr: Any) -> list[int]:
-    """The dtypes that a type attr can take, the most usual first."""
+    """Return the dtypes that a type attr can take, the most usual first."""
     import tensorflow as tf
 
     ours = [tf.as_dtype(name).as_datatype_enum for name in DTYPES]
@@ -71,7 +71,7 @@ class Input:
         self.group, self.dtype, self.is_ref, self.in_list = group, dtype, is_ref, in_list
 
     def tensor(self, shape: AnyShape) -> Any:
-        """A placeholder, or a variable where the op wants a reference."""
+        """Return a placeholder, or a variable where the op wants a reference."""
         import tensorflow as tf
 
         dtype = tf.as_dtype(self.dtype)
@@ -105,7 +105,7 @@ class Trials:
             self.variants += [{name: value} for value in values[1:]]
 
     def choices(self, attr: Any) -> list[Any]:
-        """The values that an attr is tried with: its default, or what it may be without one."""
+        """Return the values to try an attr with: its default, or what it may be without one."""
         import tensorflow as tf
 
         make, least = tf.compat.v1.AttrValue, max(attr.minimum, 0)
@@ -158,7 +158,7 @@ class Trials:
         return self.tensors[place, shape]
 
     def shape(self, shapes: Sequence[Shape], variant: Attrs | None = None) -> Any:
-        """The inferred shape of output 0; None where the op can't be built, "?" if not known."""
+        """Return the inferred shape of output 0; None: the op can't be built; "?": not known."""
         import tensorflow as tf
 
         with self.graph.as_default():

@@ -40,7 +40,7 @@ def build(folder: Path) -> None:
 
 
 def python(version: str) -> Path | None:
-    """An interpreter of this version, on the path or from pyenv; None where there is none."""
+    """Return a Python of this version, on the path or from pyenv; None where there is none."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     on_path = shutil.which(f"python{version}")
     named = [Path(on_path)] if on_path else []
@@ -52,7 +52,7 @@ def python(version: str) -> Path | None:
 
 
 def environment(interpreter: Path, folder: Path, *packages: str | Path) -> Path:
-    """A new environment with these packages and what they need; its folder of programs."""
+    """Return a new environment with these packages and what they need; its folder of programs."""
     _run([interpreter, "-m", "venv", folder])
     programs = folder / "bin"
     _run([programs / "python", "-m", "pip", "install", "--quiet", "--no-cache-dir", *packages])

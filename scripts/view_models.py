@@ -32,13 +32,13 @@ SAVED_MODEL = "saved_model.pb"
 
 
 def models(folder: Path) -> list[Path]:
-    """The models in a folder: files, and folders of SavedModels."""
+    """Return the models in a folder: files, and folders of SavedModels."""
     found = [path for path in folder.rglob("*") if path.suffix in {".pb", ".pbtxt", ".meta"}]
     return sorted({path.parent if path.name == SAVED_MODEL else path for path in found})
 
 
 def opened(page: Any, path: Path) -> Iterator[str]:
-    """What is wrong with a page."""
+    """Yield what is wrong with a page."""
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
@@ -101,7 +101,7 @@ def write_screenshots(browser: Any, page: Path, folder: Path) -> None:
 
 
 def shown(path: Path, target: Path, browser: Any) -> tuple[int, list[str]]:
-    """The lines of a model's page, which is written to `target`, and what is wrong with it."""
+    """Return the lines of a model's page, written to `target`, and what is wrong with it."""
     try:
         view = graphpatch.view(path)
         view.save(target)

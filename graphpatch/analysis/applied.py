@@ -81,7 +81,7 @@ def check(rules: RulesLike, model: ModelLike) -> Check:
 
 
 def missing_rules(rules: Sequence[Rule], model: Model) -> dict[str, str]:
-    """Rules that have not been applied to the model, by name, each with why that is so.
+    """Return the rules that have not been applied to the model, by name, each with the reason.
 
     A rule that may match nothing leaves no trace where it did; it counts as applied where no op
     that rules have left alone is one for it. Raises ModelError where the graph is broken.

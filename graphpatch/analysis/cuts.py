@@ -160,7 +160,7 @@ def path_round(paths: GradientPaths, cut: Collection[str]) -> list[str]:
 def smallest_cut(
     paths: GradientPaths, near: Collection[str] = (), kept_tensors: Collection[str] = ()
 ) -> list[str]:
-    """The smallest set of tensors that is a cut, the nearest to `near` where there are several.
+    """Return the smallest set of tensors that is a cut; of several, the nearest to `near`.
 
     Those in `kept_tensors` are cut already and not named, nor is what lies before or behind one of
     them. Nothing where there is no cut: a path passes one op alone, or tensors at which none can

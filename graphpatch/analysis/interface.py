@@ -110,7 +110,7 @@ def interface(graph: ModelGraph, wiring: Wiring) -> Interface:
 
 
 def fed_floats(wiring: Wiring) -> list[Tensor]:
-    """The placeholders, and the floats that come from an input pipeline or a parser of Examples.
+    """Return placeholders, and the floats that an input pipeline or a parser of Examples gives.
 
     Where there is one, placeholders of texts are left out: they name an iterator, or are Examples.
     What carries no gradient comes behind floats; settings, which are numbers alone (a rate of

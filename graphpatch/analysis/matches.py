@@ -55,7 +55,7 @@ class Matches(Document):
         return [of_rule.error for of_rule in self.found if of_rule.error]
 
     def rules_file(self) -> dict[str, Any]:
-        """A rules file with one rule for each match, to be edited: what `match --save` writes.
+        """Return a rules file with a rule for each match, to be edited: `match --save` writes it.
 
         Raises:
             MatchError: There are no matches, or there is a match alone, without a patch.
@@ -318,7 +318,7 @@ def _place(
     graph: str,
 ) -> Place:
     def numbered(letter: str, tensors: Iterable[str]) -> dict[str, str]:
-        """Tensors by number; those of the main graph as TensorFlow spells them, `op:0`."""
+        """Return tensors by number; those of the main graph as TensorFlow spells them, `op:0`."""
         is_main = last.body.is_main
         named = [text if ":" in text or not is_main else f"{text}:0" for text in tensors]
         return {f"{letter}{number}": text for number, text in enumerate(named)}

@@ -26,7 +26,7 @@ def _all_bodies(model: Model) -> Iterator[Body]:
 
 
 def all_ops(model: Model) -> list[Node]:
-    """Every op of the model."""
+    """Return every op of the model."""
     return [node for body in _all_bodies(model) for node in body]
 
 
@@ -77,7 +77,7 @@ def count_model_ops(model: Model) -> ModelOps:
 
 
 def _by_whom(node: Node, rules: Mapping[str, str] | None) -> str:
-    """Whose gradient an op has instead of that of its type, in words; nothing where it has none."""
+    """Say whose gradient an op has instead of that of its type; nothing where it has its own."""
     if rules:
         return ", then ".join(f"{words}, by rule {rule!r}" for rule, words in rules.items())
     key = override_key(node) if node.body.payload(node.index).mentions(attrs.OVERRIDE) else None

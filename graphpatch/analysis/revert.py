@@ -50,7 +50,7 @@ class Reverted(HasModel):
 
     @property
     def ok(self) -> bool:
-        """True: `revert` raises where the edits cannot be taken back."""
+        """Return True: `revert` raises where the edits cannot be taken back."""
         return True
 
     def document(self) -> dict[str, Any]:

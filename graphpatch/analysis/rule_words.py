@@ -22,7 +22,7 @@ from graphpatch.names import OpKey
 def rules_at(
     graph: Graph, names: Mapping[Author, str] | None = None
 ) -> dict[OpKey, dict[str, str]]:
-    """For each op that a rule was at: the rules, in their order, and what each does in words.
+    """Return for each op that a rule was at the rules in their order, and what each does in words.
 
     `names` is what rules are called, where this is not the only graph that is told of.
     """
@@ -77,7 +77,7 @@ def _in_text(value: Any) -> str:
 
 
 def gradient_state(node: Node) -> dict[str, str]:
-    """What flows back through an op: {"state": ..., "key": the override, where there is one}.
+    """Say what flows back through an op: {"state": ..., "key": the override, where there is one}.
 
     A function of ours is named beside its key: {"function": the gradient function}. `gives` is
     `none`, `zero` or `error` where that is all that TensorFlow's default gives. The state is

@@ -66,7 +66,7 @@ class Split:
 
     @property
     def ok(self) -> bool:
-        """True: `split` raises where a gradient cannot be split."""
+        """Return True: `split` raises where a gradient cannot be split."""
         return True
 
     def save(
@@ -181,7 +181,7 @@ class Split:
         return [*before, *behind]
 
     def _step(self, place: int, run: PartRun) -> dict[str, Any]:
-        """One run as parts.json has it: tensors of the part's graph, and the values they are."""
+        """Return a run as parts.json has it: tensors of the part's graph, and their values."""
         main, stand_ins = self.graph.main, self.extracts[run.part].placeholders()
         feed: dict[str, str] = {}
         for name in self._given_by_others(run.part):
@@ -241,7 +241,7 @@ def changes_each_run(node: Node) -> bool:
 
 
 def must_be_handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool) -> bool:
-    """Whether what an op gives must be handed from one run to the next; else it may run again.
+    """Return whether a later run must be handed what an op gives; else the op may run again.
 
     `called` are the functions that it calls. Raises CutError for what can neither be run again
     nor handed on.

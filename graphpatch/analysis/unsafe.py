@@ -159,7 +159,7 @@ def _needed_ops(body: Body, fetched: Iterable[str] | None) -> list[Node]:
 
 
 def _with_called_ops(graph: ModelGraph, nodes: Iterable[Node]) -> Iterator[Node]:
-    """These ops, and those of the functions that they call."""
+    """Yield these ops, and those of the functions that they call."""
     visited: set[str] = set()
     todo = [list(nodes)]
     while todo:

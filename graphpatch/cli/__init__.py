@@ -23,7 +23,7 @@ _KEPT: list[Any] = []  # the system calls it as long as the process lives
 
 
 def report_cut_short() -> None:
-    """From now on, exit with a message where a mapped file ends before its end.
+    """Exit with a message, from now on, where a mapped file ends before its end.
 
     What lies behind the new end of a mapped file cannot be read: the system ends the process that
     tries (SIGBUS). Python cannot do anything about it afterwards, so this is done before.
@@ -101,7 +101,7 @@ class Commands(click.Group):
         raise click.UsageError(f"no command is called {typed!r}{hint}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What each command does, without importing any of them."""
+        """Print what each command does, without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 

@@ -111,7 +111,7 @@ def command(
 
 
 def _refuse_workers(order: FleetOrder, option: str) -> None:
-    """What is done in this process alone goes into no manifest, and to no worker."""
+    """Refuse workers and a manifest for what is done in this process alone."""
     if order.resume:
         raise click.UsageError(f"--resume does not go with {option}: a manifest does not record it")
     if order.is_of_many() or order.is_remote():
@@ -152,7 +152,7 @@ def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
 
 
 def fold_notes(notes: Iterable[str]) -> list[str]:
-    """Notes that say the same of several functions as one."""
+    """Fold notes that say the same of several functions into one."""
     labels_by_note: dict[str, list[str]] = {}
     for note in notes:
         function = re.match(r"function \S+(?=: )", note)
@@ -257,7 +257,7 @@ def report_each(
 
 
 def _exit_code(ended: list[TaskResult]) -> int:
-    """0 where all is well, 1 where a model is at fault, 3 where we are."""
+    """Return 0 where all is well, 1 where a model is at fault, 3 where we are."""
     if any(done.bug for done in ended):
         return BUG
     return 1 if any(done.error for done in ended) else 0
@@ -280,7 +280,7 @@ def _say_counts(ended: list[TaskResult], verb: str) -> None:
 
 
 def _patched_lines(report: dict[str, Any]) -> list[str]:
-    """One line on a model that was patched."""
+    """Return one line on a model that was patched."""
     types = counted_types([match for rule in report["rules"] for match in rule["matches"]])
     return [f"{destination_in_words(report)}  {types or 'no ops'}"]
 

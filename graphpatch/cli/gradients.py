@@ -45,7 +45,7 @@ def gradient_call(entry: Entry) -> str:
 
 
 def gradient_formula(entry: Entry) -> str:
-    """Its formula, or its list of them as a rules file has it."""
+    """Return its formula, or its list of them as a rules file has it."""
     if isinstance(entry.text, str):
         return entry.text
     return f"[{', '.join('null' if text is None else text for text in entry.text)}]"

@@ -96,7 +96,7 @@ def _lines_of_matches(matched: RuleMatches) -> list[str]:
 
 
 def _in_order(matches: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Matches as the file has them; where that is by the alphabet, Conv2D_2 before Conv2D_11."""
+    """Return matches in the file's order; where that is alphabetic, Conv2D_2 before Conv2D_11."""
     names = [match["op"] for match in matches]
     by_alphabet = names == sorted(names) and len({match["body"] for match in matches}) == 1
     return (

@@ -47,7 +47,7 @@ def json_form(of: Any) -> JsonForm:
 
 
 def outputs() -> dict[str, JsonForm]:
-    """By command, the document that it prints; `check` prints one for each model."""
+    """Return by command the document that it prints; `check` prints one for each model."""
     forms = {name: _output_form(name) for name in sorted(COMMANDS)}
     return {name: form for name, form in forms.items() if form is not None}
 

@@ -44,12 +44,12 @@ class Loop(msgspec.Struct, eq=False):
 
     @property
     def current(self) -> Loop:
-        """Itself."""
+        """Return itself."""
         return self
 
     @property
     def condition(self) -> int:
-        """Its LoopCond, of which `control_flow` has seen that there is one."""
+        """Return its LoopCond, of which `control_flow` has checked that there is one."""
         return self.conditions[0]
 
 
@@ -532,7 +532,7 @@ def _readers_up_to(
 
 
 def _back_edges(body: Body) -> set[tuple[int, int]]:
-    """The inputs of Merges that come, perhaps through what a patch added, from a NextIteration."""
+    """Return inputs of Merges that come, also through what a patch added, from a NextIteration."""
     behind = _readers_up_to(body, ops_of(body, NEXTS), MERGES)
     uses = (use for index in behind for use in _uses(body, index))
     return {(reader, slot) for reader, slot in uses if body.heads.ops[reader] in MERGES}

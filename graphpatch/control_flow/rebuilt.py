@@ -67,7 +67,7 @@ def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
 
 
 def body_pivot(body: Body, loop: Loop) -> int:
-    """An op that is there in each iteration of a loop, but not after the last; -1 where none is.
+    """Return an op that runs in each iteration of a loop, not after the last; -1: there is none.
 
     TensorFlow takes the Identity of the first loop variable.
     """
@@ -83,7 +83,7 @@ def body_pivot(body: Body, loop: Loop) -> int:
 
 
 def branch_pivots(flow: ControlFlow) -> dict[Branch, int]:
-    """For each branch an Identity that is there when it is taken; -1 where there is none."""
+    """Return for each branch an Identity that runs when it is taken; -1 where there is none."""
     pivots = {}
     for branch, switches in _switches(flow).items():
         read = (
@@ -169,7 +169,7 @@ class KnownValues:
 
 
 def known_values(flow: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Context, KnownValues]:
-    """What each context knows; `pivots` has an op of each branch that is there when it is taken."""
+    """Return what each context knows; `pivots` has an op of each branch that runs with it."""
     known: dict[Context, KnownValues] = defaultdict(KnownValues)
     made_outside = {index for index in pivots.values() if _reads_pivot(flow, index)}
     for index in sorted(flow.of):
@@ -219,7 +219,7 @@ def _knows(
 def _guarded(
     flow: ControlFlow, known: dict[Context, KnownValues], index: int, context: Context
 ) -> None:
-    """A Switch by which a tensor from outside comes into a branch."""
+    """Note a Switch by which a tensor from outside comes into a branch."""
     switch, number = Node(flow.body, index), flow.guards[index].number
     brought = parse(switch.data_inputs[0]).full
     first, mine = outer_tensor(flow, brought), known[context]
@@ -264,7 +264,7 @@ PARALLEL = 10  # iterations at once, where an Enter does not say
 
 
 def with_contexts(graph: ModelGraph) -> tuple[ModelGraph, bytes]:
-    """A graph as it is to be written with its contexts, and these as fields of a MetaGraphDef.
+    """Return a graph to be written with its contexts, and these as fields of a MetaGraphDef.
 
     What was pruned, and the contexts need, is added again, and written down as added where the
     model has a record: taking rules off takes it off. A model without rules is only converted. A

@@ -116,7 +116,7 @@ def nested_contexts(context: Any) -> list[Any]:
 
 
 def with_nested(contexts_in: Iterable[Any]) -> Iterator[Any]:
-    """Contexts, each followed by those that lie in it."""
+    """Yield contexts, each followed by those that lie in it."""
     for context in contexts_in:
         yield context
         yield from with_nested(nested_contexts(context))
@@ -164,7 +164,7 @@ class AddedTensors:
 
 
 def _added_beside(body: Body) -> dict[str, AddedTensors]:
-    """For each op of the file, by its name there, what was added beside it."""
+    """Return for each op of the file, by its name there, what was added beside it."""
     added_by_op: dict[str, AddedTensors] = defaultdict(lambda: AddedTensors([], []))
     for root, order in body.placed.items():
         op, at = body.heads.ops[root], order.index(root)

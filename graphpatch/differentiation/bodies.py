@@ -95,12 +95,12 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def called_as_ops(self) -> dict[str, Node]:
-        """For each function: the op whose type it is, or is a function that it is called by."""
+        """Return for each function the op whose type it is, or whose function calls it."""
         return self._first_calls(lambda call, label: call.op == label)
 
     @cached_property
     def _ignoring(self) -> dict[str, Node]:
-        """For functions that TensorFlow does not differentiate op by op, the call that is so."""
+        """Return the call of each function that TensorFlow does not differentiate op by op."""
         return self._first_calls(lambda call, label: call.op not in OP_BY_OP)
 
     def _first_calls(self, is_meant: Callable[[Node, str], bool]) -> dict[str, Node]:

@@ -95,7 +95,7 @@ def recorded_gradient(op_type: str) -> GradientRow | None:
 
 
 def outputs_of(op_type: str, slot: int, count: int) -> frozenset[str] | None:
-    """The declared outputs whose upstream gradient reaches an input slot of an op with `count`.
+    """Return declared outputs whose upstream gradient reaches an input slot of an op with `count`.
 
     None where the gradient of that input is None. All outputs where no trial could be made.
     """

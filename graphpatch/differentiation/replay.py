@@ -297,7 +297,7 @@ class GradientReplay:
         return OpGradientFlow(slots, nonzero_from=_nonzero_from(wiring, node, op, slots))
 
     def _call(self, wiring: Wiring, node: Node) -> OpGradientFlow:
-        """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
+        """Follow a call: SymbolicGradient gives inputs at least zeros; a tape looks inside."""
         everywhere = frozenset(range(len(wiring.inputs(node.index))))
         if not self.tape:
             tables = any(holds_no_number(wiring, tensor) for tensor in wiring.inputs(node.index))
@@ -324,7 +324,7 @@ class GradientReplay:
         return {slot for slot, (index, _) in enumerate(wiring.returned) if index not in dependent}
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:
-        """Of a loop or branch: what its bodies answer. Tables carry no gradient round a loop."""
+        """Return what bodies of a loop or branch answer. Tables carry no gradient round a loop."""
         read, bodies = wiring.inputs(node.index), list(map(self.inside, called_bodies(node)))
         floats = {slot for slot, tensor in enumerate(read) if wiring.trainable(tensor)}
         inside = [back for back in dict.fromkeys(bodies) if back is not None]
@@ -338,7 +338,7 @@ class GradientReplay:
         return OpGradientFlow(frozenset(floats & slots), raised, outputs)
 
     def _nonzero_through(self, bodies: Sequence[BackwardPass]) -> Mapping[int, frozenset[int]]:
-        """For each argument, the outputs of functions from which what flows is not always zero.
+        """Return for each argument the outputs of functions from which more than zero may flow.
 
         Of very large functions of very many outputs: all outputs, where any will do.
         """
@@ -358,7 +358,7 @@ class GradientReplay:
         return {slot: frozenset(outputs) for slot, outputs in live.items()}
 
     def inside(self, name: str) -> BackwardPass | None:
-        """A function, from all that it gives to all that it takes; None for one that is not there.
+        """Return a function's pass from all outputs to all arguments; None: it is not there.
 
         A function that calls itself counts as one that lets everything through.
         """
@@ -369,7 +369,7 @@ class GradientReplay:
         return self._inside[name]
 
     def _innermost_first(self, name: str) -> Iterator[str]:
-        """A function behind those that it calls, which may be nested more deeply than Python's."""
+        """Yield a function behind those that it calls, nested as deeply as they may be."""
         todo = [(name, False)]
         while todo:
             label, has_been_entered = todo.pop()
@@ -395,7 +395,7 @@ class GradientReplay:
 def _nonzero_from(
     wiring: Wiring, node: Node, op: str, slots: frozenset[int]
 ) -> Mapping[int, frozenset[int]]:
-    """For each slot, the outputs from which a gradient comes to it that is not always zero."""
+    """Return for each slot the outputs from which a gradient that may not be zero comes to it."""
     count, outputs = len(wiring.inputs(node.index)), wiring.form(node.index).outputs
     names_by_slot = {slot: flow.outputs_of(op, slot, count) or frozenset() for slot in slots}
     if op != node.op:  # its outputs have other names

@@ -137,7 +137,7 @@ def _declared(op: OpShapes) -> Sizes:
 
 
 def _merged(op: OpShapes) -> Sizes:
-    """Of what comes round a loop nothing is known when its Merge is imported."""
+    """Join shapes: what comes round a loop is not known when its Merge is imported."""
     if op.output:
         return ()
     columns = zip(*op.shapes, strict=True)
@@ -145,13 +145,13 @@ def _merged(op: OpShapes) -> Sizes:
 
 
 def _matmul(op: OpShapes) -> Sizes:
-    """TensorFlow takes both for matrices, known or not."""
+    """Multiply two matrices: TensorFlow takes both for such, known or not."""
     a, b = (shape if shape and len(shape) == 2 else (None, None) for shape in op.shapes)
     return a[bool(op.attr("transpose_a"))], b[not op.attr("transpose_b")]
 
 
 def _reduced(op: OpShapes) -> Sizes:
-    """Without the axes, which a constant names."""
+    """Leave out the axes, which a constant names."""
     shape, axes, keeps = op.shapes[0], op.integers[1], op.attr("keep_dims")
     if axes is None:
         return (None,) * len(shape) if keeps else None
@@ -180,7 +180,7 @@ def _squeezed(op: OpShapes) -> Sizes:
 
 
 def _joined(op: OpShapes) -> Sizes:
-    """Parts one after the other along an axis."""
+    """Put parts one after the other along an axis."""
     parts, number = op.shapes[:-1], op.number(-1)
     axis = _axis(number, next(len(part) for part in parts if part is not None))
     sizes: list[Any] = [None if part is None else part[axis] for part in parts]
@@ -189,7 +189,7 @@ def _joined(op: OpShapes) -> Sizes:
 
 
 def _split(op: OpShapes) -> Sizes:
-    """One of several parts of equal size."""
+    """Return one of several parts of equal size."""
     shape, axis = op.shapes[1], _axis(op.number(0), len(op.shapes[1]))
     return _with_size(shape, axis, shape[axis] and shape[axis] // op.attr("num_split"))
 
@@ -217,7 +217,7 @@ def _channel(op: OpShapes) -> int:
 
 
 def _windows(op: OpShapes) -> Sizes:
-    """Of a convolution or a pooling: an image after windows, in the op's strides and padding."""
+    """Return an image after a convolution's or a pooling's windows, by strides and padding."""
     image, pool, channel = op.shapes[0], op.attr("ksize"), _channel(op)
     axes = [axis for axis in range(len(image)) if axis not in (0, channel)]
     strides, dilations = op.attr("strides"), op.attr("dilations") or [1] * len(image)

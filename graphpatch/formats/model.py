@@ -50,7 +50,7 @@ class LiveGraph(Protocol):
     """A `tf.Graph`, as far as it is asked."""
 
     def as_graph_def(self) -> Any:
-        """Its GraphDef."""
+        """Return its GraphDef."""
 
     def as_default(self) -> Any:
         """Return a context in which ops go into it."""
@@ -61,7 +61,7 @@ class ConcreteFunction(Protocol):
 
     @property
     def graph(self) -> Any:
-        """Its FuncGraph."""
+        """Return its FuncGraph."""
 
 
 LIMIT = 2**31 - 1  # bytes
@@ -137,7 +137,7 @@ class Model:
         return f"<Model: {self.path}, a {self.format} of {self.node_count:,} nodes>"
 
     def file_in(self, folder: Path) -> Path:
-        """Where another process can read the model: its own file, or one written into a folder.
+        """Return a file that another process can read: the model's own, or one in this folder.
 
         Raises OutputError, ModelError and TypeError as `save` does.
         """
@@ -202,7 +202,7 @@ class Model:
 
     @cached_property
     def exported_graph(self) -> ExportedGraph:
-        """The function that its main graph becomes; asked for when all rules have been applied.
+        """Return the function that its main graph becomes, once all rules have been applied.
 
         Raises OutputError where it cannot be one.
         """
@@ -232,7 +232,7 @@ class Model:
         return model
 
     def notes(self) -> list[str]:
-        """Notes on the model as it would be written now.
+        """Return notes on the model as it would be written now.
 
         Raises OutputError where the graph cannot be exported, ModelError where it is broken.
         """
@@ -383,7 +383,7 @@ class Model:
         return suffix == ".pbtxt" or (self.is_text and suffix not in {".pb", ".meta"})
 
     def text_notes(self, path: str) -> list[str]:
-        """Notes on a file whose name makes it text; OutputError, ModelError as of `pieces`."""
+        """Return notes on a file whose name makes it text; raise what `pieces` raises."""
         suffix = Path(path).suffix
         if not self._as_text(self._other(suffix)):
             return []

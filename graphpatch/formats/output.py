@@ -263,7 +263,7 @@ def _keep_mode(old: Path, new: Path) -> None:
 
 
 def _keep_modes(old: Path, new: Path) -> None:
-    """The same for a folder and what is in it; what is new in it has the mode of new files."""
+    """Keep the modes of a folder and what is in it; what is new has the mode of new files."""
     if old.is_dir():
         for path in [*new.rglob("*"), new]:
             _keep_mode(old / path.relative_to(new), path)

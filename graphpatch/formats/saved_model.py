@@ -121,7 +121,7 @@ def export_notes(exported_graph: ExportedGraph) -> list[str]:
 
 
 def _checked_tensor(body: Body, text: str) -> str:
-    """One spelling of a tensor: `x` for `x:0`."""
+    """Return one spelling of a tensor: `x` for `x:0`."""
     if not re.fullmatch(r"[^:^]+(:\d+)?", text):
         raise OutputError(f"{text!r} is not the name of a tensor: that is an op's, or op:1")
     tensor = names.parse(text)
@@ -312,7 +312,7 @@ def _arguments(
 def without_functions(
     source: Source, objects: Field, functions: Container[str]
 ) -> tuple[list[Piece], int]:
-    """The object graph without what restores these functions, and how many objects it has then.
+    """Return the object graph without what restores these functions, and its number of objects.
 
     It is what `objects_to_add` gave, and lies behind all others: else ModelError is raised.
     """

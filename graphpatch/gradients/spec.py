@@ -265,7 +265,7 @@ class ComposedGradient(msgspec.Struct, frozen=True):
         return _key(self) if self.outputs or self.inputs else self.own
 
     def with_layer(self, side: str, layer: Layer) -> ComposedGradient:
-        """With one more filter, at the outputs the first that is passed, and at the inputs too."""
+        """Return it with one more filter: at outputs the first that is passed, so at inputs."""
         if side == "output":
             return replace(self, outputs=(layer, *self.outputs))
         return replace(self, inputs=(layer, *self.inputs))

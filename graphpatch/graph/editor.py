@@ -250,7 +250,7 @@ class Editor:
         return edited
 
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:
-        """Inside a function, outputs are spelled by the op type's output args: spell them anew."""
+        """Spell outputs anew: inside a function they are spelled by the op type's output args."""
         body = new.body
         anew = {text: new.tensor(output) for text, output in spelled.items()}
         anew = {text: tensor for text, tensor in anew.items() if tensor != text}

@@ -478,7 +478,7 @@ class Node(NamedTuple):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """NodeDef.input: data inputs first, then control inputs."""
+        """Return NodeDef.input: data inputs first, then control inputs."""
         return tuple(self.body.heads.inputs[self.index])
 
     @property
@@ -516,12 +516,12 @@ class Node(NamedTuple):
 
     @property
     def outputs(self) -> list[opdefs.FlatArg] | None:
-        """Its outputs, one for each tensor; None for an op type that we don't know."""
+        """Return its outputs, one for each tensor; None for an op type that we don't know."""
         return self._tensors("outputs")
 
     @property
     def arguments(self) -> list[opdefs.FlatArg] | None:
-        """Its data inputs as its op type declares them; None for a type that we don't know."""
+        """Return its data inputs as its op type declares them; None for an unknown type."""
         return self._tensors("inputs")
 
     def _tensors(self, which: str) -> list[opdefs.FlatArg] | None:

@@ -43,7 +43,7 @@ class OneOp(Body, eq=False):
 
     @property
     def readers(self) -> dict[str, Uses]:
-        """Raises UnlikeError: ops of one form have other readers each."""
+        """Raise UnlikeError: ops of one form have other readers each."""
         raise UnlikeError
 
     def producer(self, tensor: str) -> Node | None:

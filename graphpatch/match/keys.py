@@ -162,7 +162,7 @@ PARAMETERS = frozenset({*ALL_VARIABLES, "ReadVariableOp"})
 
 
 def has_weights(node: Node) -> bool:
-    """Whether an op computes with a parameter: a variable, or float constant of several elements.
+    """Return whether an op computes with a variable, or a float constant of several elements.
 
     A few ops (Identity, Cast, Enter, ...) may pass it on, which have no weights themselves.
     """

@@ -73,7 +73,7 @@ class Inputs:
 
     @cached_property
     def tensors(self) -> list[TensorName]:
-        """Every tensor that an op reads, in the file's order of the ops that give them."""
+        """Return every tensor that an op reads, in the file's order of the ops that give them."""
         place = self.body.by_name
         every = {names.parse(text) for text in set(self.texts) if text[:1] != "^"}
         return sorted(every, key=lambda t: (place.get(t.op, NOTHING), t.op, t.arg, t.index))

@@ -646,7 +646,7 @@ def _within(matches: Iterable[Binding], pattern: Pattern) -> dict[frozenset[int]
 
 
 def is_read_beside(binding: Binding, larger: Sequence[Binding]) -> bool:
-    """Whether ops outside of these larger matches compute with what the last op of a match gives.
+    """Return whether ops outside of these larger matches compute with what a match's last op gives.
 
     What does not let gradients through, as Shape does not, is no such reader.
     """

@@ -51,7 +51,7 @@ class SidePatch(Patch):
 
     @property
     def looks_at_op_alone(self) -> bool:
-        """True at outputs; at inputs it looks at what the op reads."""
+        """Return True at outputs; at inputs it looks at what the op reads."""
         return self.is_at_outputs
 
     def check(self, targets: Sequence[Target]) -> None:
@@ -60,7 +60,7 @@ class SidePatch(Patch):
             raise PatchError(f"nothing flows back there: {why_idle(targets[0], self.at)}")
 
     def formulas(self, target: Target) -> str | Sequence[str | None]:
-        """At one input it means that tensor, else it treats all alike."""
+        """Return the formulas: at one input they mean that tensor, else all are treated alike."""
         side, place = parsed(self.at)
         is_one = side == "input" and place is not None
         return ["dy" if n == place else None for n in range(len(target.places))] if is_one else "dy"
@@ -81,7 +81,7 @@ class FilterGradient(SidePatch):
 
     @property
     def looks_at_op_alone(self) -> bool:
-        """True at outputs, but for a gradient in Python, and one that reads other tensors."""
+        """Return True at outputs; False for a gradient in Python, or one that reads others."""
         return self.is_at_outputs and reads_op_alone(self.gradient)
 
     def check(self, targets: Sequence[Target]) -> None:

@@ -94,7 +94,7 @@ def _check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
 
 
 def _check_arity(theirs: opdefs.OpDef, op: opdefs.OpDef, node: Node) -> None:
-    """The gradient of another op type gives one gradient for each input of that type."""
+    """Check that another op type's gradient gives one gradient for each input of this type."""
     for which, expected, actual in (
         ("inputs", theirs.inputs, op.inputs),
         ("outputs", theirs.outputs, op.outputs),

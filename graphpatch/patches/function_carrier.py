@@ -263,7 +263,7 @@ def _through_tape(
 
 
 def _keep_gradient(call: Node, functions: AttachedFunctions, editor: Editor) -> None:
-    """In the body of a While, If or Case, keep the gradient function of a call of `attach`."""
+    """Keep the gradient function of a call of `attach` in the body of a While, If or Case."""
     outputs = len(functions.attach.signature.output_arg)
     _keep_function(call, functions.gradient.signature.name, call.inputs[-outputs:], editor)
 

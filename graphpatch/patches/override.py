@@ -49,7 +49,7 @@ class OverrideGradient(Patch):
 
     @property
     def looks_at_op_alone(self) -> bool:
-        """True but for a gradient in Python, traced for each op, and one that reads others."""
+        """Return False for a gradient in Python, traced for each op, or one that reads others."""
         return reads_op_alone(self.gradient)
 
     def check(self, targets: Sequence[Target]) -> None:

@@ -95,7 +95,7 @@ class SurrogateGradient(Patch):
 
     @property
     def looks_at_op_alone(self) -> bool:
-        """True but for a formula that reads other tensors by name."""
+        """Return True but for a formula that reads other tensors by name."""
         return not self.formula.tensors
 
     def check(self, targets: Sequence[Target]) -> None:
@@ -187,7 +187,7 @@ class StraightThrough(Patch):
 
     @property
     def looks_at_op_alone(self) -> bool:
-        """True: which input is meant, and whether the op keeps its shape, the op type says."""
+        """Return True: the op type says which input is meant, and whether it keeps its shape."""
         return True
 
     def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
@@ -251,6 +251,6 @@ class StraightThrough(Patch):
         join(target, {0: BackwardTensor(target.reads[place], keeps != "same")}, editor, "auto")
 
     def formulas(self, target: Target) -> Sequence[str | None]:
-        """It means one tensor."""
+        """Return the formula of the one tensor that it means."""
         place = self.place_in(target)
         return ["dy" if n == place else None for n in range(len(target.inputs))]

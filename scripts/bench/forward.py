@@ -66,7 +66,7 @@ def opened(path: Path, overrides: dict[str, str] | None = None) -> Net:
 
 
 def nested(path: Path, target: Path) -> Path:
-    """The net as a function that a function calls, and that by PartitionedCall."""
+    """Return the net as a function that a function calls, and that by PartitionedCall."""
     graph_def = tf1.GraphDef.FromString(path.read_bytes())
 
     def net(x: Any) -> Any:

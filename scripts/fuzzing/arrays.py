@@ -36,7 +36,7 @@ OUTSIDE = ("../w.npy", "/etc/w.npy", "a/../../w.npy", "..\\w.npy", "C:\\w.npy", 
 
 
 def made(rng: Random) -> Made:
-    """The name of an array for rules, and what lies there."""
+    """Return the name of an array for rules, and what lies there."""
     how = rng.random()
     if how < 0.15:
         return rng.choice(OUTSIDE), {}, ()
@@ -46,7 +46,7 @@ def made(rng: Random) -> Made:
 
 
 def fed(rng: Random) -> Made:
-    """The name of what a model is fed with, and what lies there."""
+    """Return the name of what a model is fed with, and what lies there."""
     if rng.random() < 0.1:
         return FEED, {}, ((FEED, rng.choice(_ODD)),)
     if rng.random() < 0.2:
@@ -67,7 +67,7 @@ _ODD = ("pipe", "folder", "/dev/zero", "/dev/null", "gone", "../../../etc/passwd
 
 
 def _file(rng: Random) -> bytes:
-    """An .npy file: whole, of another type, cut off, or with a header that nobody wrote."""
+    """Return an .npy file: whole, of another type, cut off, or with a header that nobody wrote."""
     held = io.BytesIO()
     np.save(held, rng.choice(ARRAYS), allow_pickle=True)
     raw = held.getvalue()

@@ -58,7 +58,7 @@ class Case:
     stdout: str = "memory"
 
     def with_varied(self, content: bytes) -> Case:
-        """The same with another content of the mutated file."""
+        """Return the same with another content of the mutated file."""
         return replace(self, files={**self.files, self.varied: content})
 
     def make(self, folder: Path) -> None:
@@ -109,7 +109,7 @@ class Ran(NamedTuple):
 
 
 def tried(case: Case, folder: Path) -> tuple[list[Find], int]:
-    """What goes wrong with a case, in an empty folder; and how many commands were run."""
+    """Return what goes wrong with a case, in an empty folder; and how many commands were run."""
     case.make(folder)
     before = Path.cwd()
     os.chdir(folder)
@@ -184,7 +184,7 @@ def _where(error: BaseException) -> str:
 
 
 def _state(path: str) -> tuple[int, int] | None:
-    """What tells whether a file was written."""
+    """Return what tells whether a file was written."""
     if not path or not Path(path).exists() or _is_device(path):
         return None
     found = Path(path).stat()
@@ -214,7 +214,7 @@ def _judged(
 
 
 def _frames(err: bytes) -> str:
-    """The last frames of ours in a traceback, and the error's type."""
+    """Return the last frames of ours in a traceback, and the error's type."""
     text = err.decode(errors="replace")
     frames = re.findall(r'graphpatch/([\w/]+)\.py", line \d+, in (\w+)', text)
     kind = re.findall(r"^(\w+(?:\.\w+)*)(?::|$)", text, re.M)
@@ -225,7 +225,7 @@ def _frames(err: bytes) -> str:
 def _files(
     case: Case, command: Sequence[str], end: Ran, before: tuple[int, int] | None
 ) -> list[tuple[str, str]]:
-    """What is wrong with what is in the folder now."""
+    """Return what is wrong with what is in the folder now."""
     found = []
     there = {one.name for one in Path().iterdir()}
     left = there - case.files.keys() - set(OUTPUTS) - {name for name, _ in case.odd}

@@ -12,7 +12,7 @@ ENDS = ["x", "out", "relu", "Multiply", "loss", "y:0"]
 
 
 def of_model(model: str, whole: str, rng: Random) -> list[list[Command]]:
-    """What may be done with a model, besides patching it; `whole` is the model unchanged.
+    """Return what may be done with a model, besides patching it; `whole` is the model unchanged.
 
     Each is one command or several, of which the next reads what the one before it wrote.
     """
@@ -62,7 +62,7 @@ def of_model(model: str, whole: str, rng: Random) -> list[list[Command]]:
 
 
 def of_word(word: str, model: str, rng: Random) -> list[Command]:
-    """What a user types that nobody expects: names of recipes, gradients, patterns, tensors."""
+    """Return what no user is expected to type: names of recipes, gradients, patterns, tensors."""
     sign = f"@{word.removeprefix('@')}"
     more = [f"--from={word}", *rng.choice(([], [f"--to={word}"]))]
     return [
@@ -86,7 +86,7 @@ def of_word(word: str, model: str, rng: Random) -> list[Command]:
 
 
 def of_arrays(model: str, rng: Random) -> list[Command]:
-    """What reads the arrays that rules name."""
+    """Return what reads the arrays that rules name."""
     patched = ["apply", "r.json", model, "-o", "out.pb"]
     return rng.choice((
         [patched, ["revert", "out.pb", "-o", "back.pb"]],

@@ -72,7 +72,7 @@ class Trials:
 
     @contextlib.contextmanager
     def folder(self, below: Path | None = None) -> Iterator[Path]:
-        """A folder with the model and the rules; now and then with an earlier output."""
+        """Give a folder with the model and the rules; now and then with an earlier output."""
         with tempfile.TemporaryDirectory(prefix="crash-", dir=below) as name:
             folder = Path(name)
             shutil.copyfile(self.model, folder / "m.pb")
@@ -84,7 +84,7 @@ class Trials:
     def started(
         self, folder: Path, limit: Callable[[], None] | None = None
     ) -> subprocess.Popen[bytes]:
-        """The command, in a folder."""
+        """Return the command, in a folder."""
         return subprocess.Popen(
             [*COMMAND, *COMMANDS[self.command], "-o", "out.pb", "--force"],
             cwd=folder,
@@ -96,7 +96,7 @@ class Trials:
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
-    """The exit code and what was said."""
+    """Return the exit code and what was said."""
     _, err = process.communicate(timeout=600)  # a busy machine is not a fault; see SECONDS
     return process.returncode, err
 
@@ -132,7 +132,7 @@ def unfinished(folder: Path) -> bool:
 
 
 def truncations(trials: Trials, count: int, seconds: float) -> None:
-    """The input loses its end, or all, while it is read."""
+    """Cut off the end of the input, or all of it, while it is read."""
     for _ in range(count):
         with trials.folder() as folder:
             process = trials.started(folder)
@@ -145,7 +145,7 @@ def truncations(trials: Trials, count: int, seconds: float) -> None:
 
 
 def judged_truncated(trials: Trials, folder: Path, code: int, err: bytes) -> None:
-    """An output of an input that was cut may be that of the cut one, if that is a model too."""
+    """Check an output of a cut input: it may be that of the cut one, if that is a model too."""
     out = folder / "out.pb"
     if code == 0 and out.read_bytes() not in (EARLIER, trials.whole):
         with contextlib.suppress(Exception):
@@ -186,7 +186,7 @@ def _limit(which: int, value: int) -> Callable[[], None]:
 
 
 def full_disk(trials: Trials, count: int) -> None:
-    """A file system that has no room for the output; only who may mount can try."""
+    """Write to a file system that has no room for the output; only who may mount can try."""
     with tempfile.TemporaryDirectory(prefix="crash-") as place:
         for number in range(count):
             size = (MEGABYTES + 1 + trials.rng.randrange(MEGABYTES - 2)) << 20
@@ -214,7 +214,7 @@ def two_writers(trials: Trials, count: int) -> None:
 
 
 def model_of(place: Path) -> Path:
-    """A model that takes a while to write."""
+    """Return a model that takes a while to write."""
     graph = GraphDef()
     graph.versions.producer = 1087
     graph.node.add(name="x", op="Placeholder").attr["dtype"].type = 1

@@ -70,7 +70,7 @@ VALUES: tuple[Json, ...] = (
 
 
 def models_case(rng: Random) -> Case:
-    """A mutated model, patched and reverted, or through one of the other commands."""
+    """Return a mutated model, patched and reverted, or through one of the other commands."""
     name, raw = rng.choice(models())
     suffix = PurePath(name).suffix
     model = f"m{suffix}"
@@ -98,7 +98,7 @@ def rules_case(rng: Random) -> Case:
 
 
 def formulas_case(rng: Random) -> Case:
-    """A mutated formula, as the gradient of the ops of a sound model."""
+    """Return a mutated formula, as the gradient of the ops of a sound model."""
     text = _written(FORMULAS, "formula", rng)
     formula: Json = text if rng.random() < 0.7 else [text, rng.choice((None, "dy"))]
     patch: Json = {"override_gradient": {"formula": formula}}
@@ -111,7 +111,7 @@ def formulas_case(rng: Random) -> Case:
 
 
 def patterns_case(rng: Random) -> Case:
-    """A mutated pattern, searched in a sound model."""
+    """Return a mutated pattern, searched in a sound model."""
     text = _written(PATTERNS, "pattern", rng)
     if rng.random() < 0.4:
         rule = {"match": {"pattern": text}, "patch": {"stop_gradient": True}}
@@ -120,7 +120,7 @@ def patterns_case(rng: Random) -> Case:
 
 
 def globs_case(rng: Random) -> Case:
-    """A mutated glob or regular expression."""
+    """Return a mutated glob or regular expression."""
     text = _written(GLOBS, "glob", rng)
     if rng.random() < 0.5:
         key = rng.choice(("name_regex", "name_regex", "name", "op", "body"))
@@ -130,7 +130,7 @@ def globs_case(rng: Random) -> Case:
 
 
 def words_case(rng: Random) -> Case:
-    """What a user types, or a program pastes: names of recipes and tensors, options, files."""
+    """Try what a user types, or a program pastes: names of recipes and tensors, options, files."""
     name, raw = _sound(rng)
     word = rng.choice(mutate.NAMES)
     if rng.random() < 0.7:
@@ -156,7 +156,7 @@ def arrays_case(rng: Random) -> Case:
 
 
 def feeds_case(rng: Random) -> Case:
-    """What `references` is fed with: an archive of arrays that is none."""
+    """Return what `references` is fed with: an archive of arrays that is none."""
     name, raw = _sound(rng)
     feed, files, odd = arrays.fed(rng)
     return Case({name: raw, **files}, [["references", name, "--feed", feed]], name, odd=odd)
@@ -240,7 +240,7 @@ KINDS: dict[str, Callable[[Random], Case]] = {
 
 
 def _written(sources: list[str], kind: str, rng: Random) -> str:
-    """A text of words alone, or a sound one that was mutated."""
+    """Return a text of words alone, or a sound one that was mutated."""
     if rng.random() < 0.4:
         return "".join(rng.choice(WORDS[kind]) for _ in range(rng.choice((2, 4, 8, 16, 60))))
     return mutate.text(rng.choice(sources), WORDS[kind], rng)
@@ -292,7 +292,7 @@ def _sound(rng: Random) -> tuple[str, bytes]:
 
 
 def _change_value(document: Json, rng: Random) -> None:
-    """Some value within a document: another, gone, or under another key."""
+    """Change some value within a document: another, gone, or under another key."""
     here = document
     while True:
         keys = list(here) if isinstance(here, dict) else list(range(len(here)))

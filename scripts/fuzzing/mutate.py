@@ -32,7 +32,7 @@ Change = Callable[[Any, Random], None]
 
 
 def model(raw: bytes, suffix: str, rng: Random) -> bytes:
-    """The model with some of its bytes, fields or structure changed."""
+    """Return the model with some of its bytes, fields or structure changed."""
     if suffix == ".pbtxt" or rng.random() < 0.3:
         return changed_bytes(raw, rng)
     if rng.random() < 0.02:
@@ -82,7 +82,7 @@ def repeated(raw: bytes, rng: Random) -> bytes:
 
 
 def text(value: str, words: tuple[str, ...], rng: Random) -> str:
-    """A text with words or letters put in, taken out, repeated or swapped."""
+    """Return a text with words or letters put in, taken out, repeated or swapped."""
     for _ in range(rng.choice((1, 1, 2, 3, 6))):
         at = rng.randrange(len(value) + 1)
         end = at + rng.choice((0, 1, 2, 4, 10))
@@ -98,13 +98,13 @@ def text(value: str, words: tuple[str, ...], rng: Random) -> str:
 
 
 def a_node(graph: Any, rng: Random) -> Any:
-    """A node of the graph or of one of its functions."""
+    """Return a node of the graph or of one of its functions."""
     every = [graph.node, *(one.node_def for one in graph.library.function)]
     return rng.choice(rng.choice([one for one in every if one]))
 
 
 def any_field(message: Any, rng: Random) -> None:
-    """Some field of some message within: another value, gone, or there twice."""
+    """Change some field of some message within: another value, gone, or there twice."""
     while True:
         fields = [field for field, _ in message.ListFields()] or list(message.DESCRIPTOR.fields)
         field = rng.choice(fields)
@@ -145,7 +145,7 @@ def _any_scalars(values: Any, field: Any, rng: Random) -> None:
 
 
 def scalar(field: Any, rng: Random) -> Any:
-    """A value of a field's type that nobody expects."""
+    """Return a value of a field's type that nobody expects."""
     kind = field.cpp_type
     if kind == field.CPPTYPE_STRING:
         name = rng.choice(NAMES)
@@ -287,7 +287,7 @@ def odd_function(graph: Any, rng: Random) -> None:
 
 
 def call_another(graph: Any, rng: Random) -> None:
-    """An op that calls a function which takes and gives something else."""
+    """Add an op that calls a function which takes and gives something else."""
     functions, nodes = graph.library.function, [*graph.node]
     nodes += [node for one in functions for node in one.node_def]
     calls = [(node, key) for node in nodes for key in node.attr if node.attr[key].HasField("func")]
@@ -297,7 +297,7 @@ def call_another(graph: Any, rng: Random) -> None:
 
 
 def wide(graph: Any, rng: Random) -> None:
-    """An op that reads thousands of inputs."""
+    """Add an op that reads thousands of inputs."""
     node = a_node(graph, rng)
     count, read = rng.choice((3_000, 6_000)), [one for one in node.input if one[:1] != "^"][:1]
     node.op, node.input[:] = "AddN", (read or [a_node(graph, rng).name]) * count
@@ -305,7 +305,7 @@ def wide(graph: Any, rng: Random) -> None:
 
 
 def long_list(graph: Any, rng: Random) -> None:
-    """An op whose attr says how many outputs or inputs it has."""
+    """Add an op whose attr says how many outputs or inputs it has."""
     node = a_node(graph, rng)
     node.op, key = rng.choice((("Split", "num_split"), ("Unpack", "num"), ("AddN", "N")))
     node.attr[key].i = rng.choice((60_000, 65_536, 65_537, 1 << 26, (1 << 63) - 1, -1))

@@ -24,7 +24,7 @@ MARKUP = re.compile(r"<\s*/?\s*(?:script|style|meta|img|iframe|svg|!--)", re.IGN
 
 
 def output_of(command: Sequence[str]) -> str:
-    """The file or folder that a command is told to write; nothing where it is told none."""
+    """Return the file or folder that a command is told to write; nothing where it is told none."""
     found = [command[command.index(one) + 1] for one in OPTIONS if one in command]
     return found[0] if found and found[0] != "-" else ""
 
@@ -52,7 +52,7 @@ def check_page(text: str) -> None:
 
 
 def strict(text: str) -> Any:
-    """The value of a JSON text as browsers read it: without NaN and Infinity."""
+    """Return the value of a JSON text as browsers read it: without NaN and Infinity."""
 
     def refuse(constant: str) -> None:
         raise ValueError(constant)

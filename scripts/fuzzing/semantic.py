@@ -111,7 +111,7 @@ def _without_each(
 
 
 def _nodes(graph: Any) -> list[tuple[str, str, Any]]:
-    """The nodes of the graph and of each function, in no order, without what rules wrote down."""
+    """Return nodes of the graph and each function, in no order, without what rules wrote down."""
     functions = ((one.signature.name, one.node_def) for one in graph.library.function)
     found = []
     for label, nodes in (("", graph.node), *functions):
@@ -130,7 +130,7 @@ def _forward(folder: Path, number: int) -> str:
 
 
 def _compared(folder: Path, number: int) -> str:
-    """What differs between the patched graph and TensorFlow's own overrides."""
+    """Return what differs between the patched graph and TensorFlow's own overrides."""
     error = folder / f"{number}.error"
     if error.exists():
         return error.read_text()

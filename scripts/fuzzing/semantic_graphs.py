@@ -99,7 +99,7 @@ def rules_of(rng: Random) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 
 def ways_of(op: str) -> dict[str, tuple[Any, Callable[[Any, Any, Any], Any]]]:
-    """What may flow back through an op of this type."""
+    """Return what may flow back through an op of this type."""
     return OF_TWO if op in OURS else WAYS
 
 
@@ -124,7 +124,7 @@ class Builder:
         self.tf, self.rng, self.overrides = tf, rng, overrides
 
     def graph(self) -> tuple[list[Tensor], Tensor]:
-        """The inputs and the output."""
+        """Return the inputs and the output."""
         tf, rng = self.tf, self.rng
         inputs = [tf.compat.v1.placeholder(tf.float32, [3, 4], name=f"x{k}") for k in range(2)]
         pool = list(inputs)
@@ -153,7 +153,7 @@ class Builder:
         return rng.choice((self.loop, self.branch, self.call))(one, two, depth)
 
     def unary(self, x: Tensor) -> Tensor:
-        """An op of one input, whose gradient may be overridden, whatever graph it is built in."""
+        """Return an op of one input, whose gradient may be overridden in whatever graph."""
         tf, op = self.tf, self.rng.choice(UNARY)
         with self.overridden(op):
             raw = getattr(tf.raw_ops, op)
@@ -169,7 +169,7 @@ class Builder:
         return found
 
     def inside(self, depth: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """Some steps, the same whenever they are built."""
+        """Return some steps, the same whenever they are built."""
         seed, count = self.rng.random(), self.rng.randrange(1, 4)
 
         def built(one: Tensor, two: Tensor) -> Tensor:
@@ -197,13 +197,13 @@ class Builder:
 
 
 def feed(number: int) -> list[Any]:
-    """What the inputs are."""
+    """Return what the inputs are."""
     rng = np.random.default_rng(number)
     return [rng.normal(size=(3, 4)).astype(np.float32) for _ in range(2)]
 
 
 def _answer(tf: Any, graph: Any, inputs: list[Any], out: Any, number: int) -> list[Any]:
-    """The output and the gradients; zeros where there is none."""
+    """Return the output and the gradients; zeros where there is none."""
     with graph.as_default():
         found = tf.compat.v1.gradients(out, inputs)
         wanted = [out] + [
@@ -245,7 +245,7 @@ def build(folder: Path, seed: int, first: int, count: int) -> None:
 
 
 def differing(one: list[Any], two: list[Any]) -> list[int]:
-    """The inputs by which the gradients differ, of two answers."""
+    """Return the inputs by which the gradients differ, of two answers."""
     pairs = zip(one[1:], two[1:], strict=True)
     return [
         place
@@ -255,7 +255,7 @@ def differing(one: list[Any], two: list[Any]) -> list[int]:
 
 
 def answer(folder: Path, number: int, name: str) -> list[Any]:
-    """An answer that was written: the output and the gradients."""
+    """Return an answer that was written: the output and the gradients."""
     found = np.load(folder / f"{number}.{name}.npz")
     return [found[key] for key in found.files]
 

@@ -126,7 +126,7 @@ def models() -> list[tuple[str, bytes]]:
 
 @functools.cache
 def ends(raw: bytes, label: str) -> tuple[list[str], list[str]]:
-    """What a model is fed with, and the tensors that no op reads: those that it may give."""
+    """Return what a model is fed with, and the tensors that no op reads: those that it may give."""
     body = opened(raw, label).graphs[0].main
     fed = [one.name for one in body if one.op.startswith("Placeholder")]
     read = {op_of(text) for one in body for text in one.data_inputs}
@@ -136,7 +136,7 @@ def ends(raw: bytes, label: str) -> tuple[list[str], list[str]]:
 
 
 def _control() -> GraphDef:
-    """An If, a Case and a While, which call functions that call functions."""
+    """Return an If, a Case and a While, which call functions that call functions."""
     lists = {"Tin": ["float32"], "Tout": ["float32"]}
     functions = [
         function("k", ["a"], [node("r", "Round", "a"), node("t", "Tanh", "r:y:0")], {"b": "t:y:0"}),
@@ -167,7 +167,7 @@ def _control() -> GraphDef:
 
 
 def _calling(name: str, op: str, *inputs: str, **attrs: Any) -> NodeDef:
-    """An op that calls functions, which attrs name."""
+    """Return an op that calls functions, which attrs name."""
     keys = {"f", "then_branch", "else_branch", "cond", "body"}
     found = node(name, op, *inputs, **{key: attrs[key] for key in attrs.keys() - keys})
     for key in keys & attrs.keys():
@@ -176,7 +176,7 @@ def _calling(name: str, op: str, *inputs: str, **attrs: Any) -> NodeDef:
 
 
 def _branch() -> GraphDef:
-    """A v1 branch in a v1 branch, with a loop behind."""
+    """Return a v1 branch in a v1 branch, with a loop behind."""
     return graphdef(
         node("x", "Placeholder"),
         node("p", "Placeholder", dtype="bool"),
@@ -193,7 +193,7 @@ def _branch() -> GraphDef:
 
 
 def _patched(name: str, raw: bytes) -> list[tuple[str, bytes]]:
-    """A model after each of the rules that fit it."""
+    """Return a model after each of the rules that fit it."""
     folder = ROOT / "build" / "fuzzing"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.pb").write_bytes(raw)
@@ -223,6 +223,6 @@ def _real() -> list[tuple[str, bytes]]:
 
 
 def rules_file(rules: list[dict[str, Any]]) -> bytes:
-    """A rules file that goes on where a rule matches nothing."""
+    """Return a rules file that goes on where a rule matches nothing."""
     loose = [{"expect": {"min": 0}, **rule} for rule in rules]
     return json.dumps({"version": 1, "rules": loose}).encode()

@@ -44,7 +44,7 @@ class Number(NamedTuple):
         return f"{self.kind}:{self.seed}:{self.number}"
 
     def case(self) -> Case:
-        """The input itself."""
+        """Return the input itself."""
         return KINDS[self.kind](Random(str(self)))
 
 
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 
 
 def answers(numbers: Iterator[Number]) -> Iterator[Answer]:
-    """What comes of each input, in turn; a worker that dies or is silent is a find too."""
+    """Yield what comes of each input, in turn; a worker that dies or is silent is a find too."""
     models()  # once, before any process is forked
     for command in cli.COMMANDS:
         importlib.import_module(f"graphpatch.cli.{command}")
@@ -136,13 +136,13 @@ def _work(batch: list[Number], answer: Connection) -> None:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """The system ends this process after so much more: Python cannot stop one long call."""
+    """Let the system end this process after so much more: Python cannot stop one long call."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, most))
 
 
 def shrunk(case: Case, find: Find, seconds: float = 8) -> Case:
-    """A smaller case with the same find: parts of its file taken out as long as that is so."""
+    """Return a smaller case with the same find, as many parts of its file taken out as may be."""
     until = time.monotonic() + seconds
     size = max(1, len(case.files[case.varied]) // 2)
     while size and time.monotonic() < until:

@@ -44,7 +44,7 @@ def row(subject: Subject, folder: Path) -> dict[str, Found]:
 
 
 def table(rows: dict[str, dict[str, Found]], before: str = "") -> str:
-    """The table as Markdown; models that were not run keep their lines of the one `before`."""
+    """Return the table as Markdown; models that were not run keep their lines of `before`."""
     methods = list(peers.METHODS)
     lines = [f"| model | {' | '.join(f'`{one}`' for one in methods)} |"]
     lines.append("|" + "---|" * (len(methods) + 1))

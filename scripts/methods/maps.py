@@ -53,7 +53,7 @@ def plane(values: Any) -> Any:
 
 
 def shown(values: Any) -> Any:
-    """The input itself, in grey or in colour."""
+    """Return the input itself, in grey or in colour."""
     found = np.squeeze(np.asarray(values, float))
     found = (found - found.min()) / max(np.ptp(found), 1e-9) * 255
     if found.ndim == 3:
@@ -63,7 +63,7 @@ def shown(values: Any) -> Any:
 
 
 def drawn(values: Any) -> Any:
-    """What speaks for the output in orange, what speaks against it in blue."""
+    """Return what speaks for the output in orange, what speaks against it in blue."""
     found = plane(values)
     strength = np.percentile(np.abs(found), CLIP) or np.abs(found).max() or 1.0
     level = np.clip(np.abs(found) / strength, 0, 1)
@@ -76,13 +76,13 @@ def drawn(values: Any) -> Any:
 
 
 def enlarged(image: Any) -> Any:
-    """The picture in SIDE x SIDE pixels, each the nearest of the original."""
+    """Return the picture in SIDE x SIDE pixels, each the nearest of the original."""
     rows, columns = (np.arange(SIDE) * size // SIDE for size in image.shape[:2])
     return np.rint(image[rows][:, columns]).astype(np.uint8)
 
 
 def write_png(image: Any, path: Path) -> None:
-    """A small file: few colours."""
+    """Write a small file: few colours."""
     from PIL import Image
 
     Image.fromarray(image).quantize(COLOURS).save(path, optimize=True)

@@ -40,7 +40,7 @@ class Found:
 
 
 def attribution(model: Any, subject: Subject, given: dict[str, Any], top: int) -> tuple[Any, ...]:
-    """The output, the tensor that the gradient is by, and the gradient."""
+    """Return the output, the tensor that the gradient is by, and the gradient."""
     with repeatable(), tf.Graph().as_default() as graph:
         graphpatch.import_model(model)
         seed_random_ops(graph)
@@ -92,7 +92,7 @@ def assign(graph: Any, session: Any, spread: float) -> None:
 
 
 def read(method: str, values: tuple[Any, ...], subject: Subject) -> Any:
-    """The attribution of the first example, from what `attribution` gives."""
+    """Return the attribution of the first example, from what `attribution` gives."""
     _, x, dx = values
     if method == "@deeplift":
         return ((x[:1] - x[1:]) * dx[:1])[0]
@@ -101,7 +101,7 @@ def read(method: str, values: tuple[Any, ...], subject: Subject) -> Any:
 
 
 def message(path: Path) -> Any:
-    """The GraphDef of a file, or the MetaGraphDef."""
+    """Return the GraphDef of a file, or the MetaGraphDef."""
     kind = tf1.MetaGraphDef if path.suffix == ".meta" else tf1.GraphDef
     return kind.FromString(path.read_bytes())
 
@@ -111,7 +111,7 @@ def graph_def(found: Any) -> Any:
 
 
 def reference(method: str, path: Path, subject: Subject, top: int) -> Any:
-    """The attribution as the peers compute it."""
+    """Return the attribution as the peers compute it."""
     found = message(path)
     nodes = graph_def(found)
     if method == PLAIN:
@@ -125,7 +125,7 @@ def reference(method: str, path: Path, subject: Subject, top: int) -> Any:
 
 
 def two_at_once(nodes: Any, subject: Subject) -> Any:
-    """A GraphDef for a batch of two, up to the output."""
+    """Return a GraphDef for a batch of two, up to the output."""
     cut = tf1.graph_util.extract_sub_graph(nodes, [subject.output.split(":")[0]])
     for node in cut.node:
         if node.op == "Placeholder":
@@ -134,7 +134,7 @@ def two_at_once(nodes: Any, subject: Subject) -> Any:
 
 
 def by_recipe(method: str, path: Path, subject: Subject, top: int) -> tuple[Any, int]:
-    """The attribution that a recipe gives, and how many ops it patches."""
+    """Return the attribution that a recipe gives, and how many ops it patches."""
     if method == "@deeplift" and subject.fixed:
         return by_references(path, subject, top)
     result = graphpatch.apply(method, path)
@@ -172,5 +172,5 @@ def measured(method: str, path: Path, subject: Subject, top: int) -> Found:
 
 
 def distance(found: Any, expected: Any) -> float:
-    """The largest difference, as a part of the largest element."""
+    """Return the largest difference, as a part of the largest element."""
     return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30))

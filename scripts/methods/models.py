@@ -49,7 +49,7 @@ class Subject:
 
 
 def photo(size: int, low: float = -1.0) -> Any:
-    """A photograph that scikit-learn brings along, from `low` to 1."""
+    """Return a photograph that scikit-learn brings along, from `low` to 1."""
     from sklearn.datasets import load_sample_image
 
     image = np.asarray(load_sample_image("flower.jpg"), np.float32)[10:394, 120:504]
@@ -64,7 +64,7 @@ def digit(which: int = 4) -> Any:
 
 
 def large_digit() -> Any:
-    """A digit of 28 x 28, as MNIST has them."""
+    """Return a digit of 28 x 28, as MNIST has them."""
     return np.pad(np.kron(digit(2)[0, :, :, 0], np.ones((3, 3), np.float32)), 2)[None]
 
 
@@ -73,7 +73,7 @@ def words() -> Any:
 
 
 def scene() -> Any:
-    """An image for a detector, of whatever size, from 0 to 255."""
+    """Return an image for a detector, of whatever size, from 0 to 255."""
     return np.rint(photo(64, 0.0)[0] * 255)
 
 

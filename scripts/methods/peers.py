@@ -69,7 +69,7 @@ def divided(a: Any, b: Any) -> Any:
 
 
 def positive_parts(op: Any, dy: Any) -> Any:
-    """The z-plus rule: iNNvestigate's Alpha1Beta0 without biases, as a multiplier."""
+    """Return the z-plus rule: iNNvestigate's Alpha1Beta0 without biases, as a multiplier."""
     run = {"Conv2D": tf.raw_ops.Conv2D, "DepthwiseConv2dNative": tf.raw_ops.DepthwiseConv2dNative}
     names = ("strides", "padding", "dilations", "data_format")
     attrs = {name: op.get_attr(name) for name in names}
@@ -121,7 +121,7 @@ def max_pool(op: Any, dy: Any) -> Any:
 
 
 def end_input(op: Any) -> tuple[Any, int]:
-    """What a leaky or parametric ReLU reads, at its last op, and the input that gets it all."""
+    """Return what a leaky or parametric ReLU reads at its last op, and the input that gets all."""
     if op.type == "Maximum":
         return op.inputs[1], 1
     if op.type == "Select":
@@ -192,7 +192,7 @@ METHODS: Mapping[str, Mapping[str, Gradient]] = {
 
 
 def key_of(method: str, op_type: str) -> str:
-    """What the gradient of an op type is registered as."""
+    """Return what the gradient of an op type is registered as."""
     return f"Peer{method.removeprefix('@').title().replace('_', '')}{op_type.title()}"
 
 

@@ -39,7 +39,7 @@ def convolutional(x: Any) -> Any:
 
 
 def recurrent(x: Any) -> Any:
-    """An LSTM over four steps."""
+    """Return an LSTM over four steps."""
     steps = tf.reshape(x, [-1, 4, 8])
     h = c = tf.zeros([tf.shape(x)[0], 3])
     for step in range(4):

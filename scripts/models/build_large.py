@@ -22,7 +22,7 @@ PREVIOUS, THIS = "tower/block0000000", "tower/block0000001"
 
 
 def node(name: str, op: str, inputs: Sequence[str] = (), *types: str) -> Any:
-    """A NodeDef whose attrs named in `types` are float32."""
+    """Return a NodeDef whose attrs named in `types` are float32."""
     made = NodeDef(name=name, op=op, input=inputs)
     for attr in types or ("T",):
         made.attr[attr].type = FLOAT
@@ -37,7 +37,7 @@ def placeholder(name: str) -> Any:
 
 
 def variable(name: str, shape: Sequence[int], value: float) -> Iterator[Any]:
-    """A frozen variable: the Const and the Identity that reads it."""
+    """Yield a frozen variable: the Const and the Identity that reads it."""
     const = node(name, "Const", (), "dtype")
     tensor = const.attr["value"].tensor
     tensor.dtype = FLOAT
@@ -61,7 +61,7 @@ def convolution(name: str, inputs: Sequence[str]) -> Any:
 
 
 def block(activation: str) -> Iterator[Any]:
-    """The nodes of one block in topological order; reads PREVIOUS/add, ends in THIS/add."""
+    """Yield the nodes of one block in topological order; reads PREVIOUS/add, ends in THIS/add."""
     parts = {name: f"{THIS}/{name}" for name in ("conv", "norm", activation.lower(), "add")}
     conv, norm, act, add = parts.values()
     yield from variable(f"{conv}/weights", [1, 1, 1, 1], 0.5)
@@ -82,7 +82,7 @@ def serialized(nodes: Sequence[Any]) -> bytes:
 
 
 def link(name: str, op: str, inputs: Sequence[str], shapes: bool) -> Any:
-    """An op of the chain."""
+    """Return an op of the chain."""
     made = node(name, op, inputs)
     if shapes:
         shape = made.attr["_output_shapes"].list.shape.add()
@@ -120,7 +120,7 @@ def pieces(count: int) -> Iterator[bytes]:
 
 
 def numbered(template: bytes, index: int) -> bytes:
-    """The block that `template` is for index 1, at another index; lengths stay as they are."""
+    """Return the block that `template` is for index 1 at another index; lengths stay the same."""
     marked = template.replace(THIS.encode(), b"tower/block%07d" % index)
     return marked.replace(PREVIOUS.encode(), b"tower/block%07d" % (index - 1))
 

@@ -29,7 +29,7 @@ def tf1() -> Any:
 
 
 def weights(rows: int, columns: int) -> Any:
-    """A variable of its own; of either kind."""
+    """Return a variable of its own; of either kind."""
     with tf1().init_scope():  # outside of the loop or branch that is being built
         start = tf1().random_normal([rows, columns], seed=1)
         return tf1().Variable(start, use_resource=rows % 2 == 0)
@@ -45,7 +45,7 @@ def activation(x: Any, rng: random.Random) -> Any:
 
 
 def step(x: Any, rng: random.Random) -> Any:
-    """What stops a gradient, in whole or in part."""
+    """Return what stops a gradient, in whole or in part."""
     v1 = tf1()
     kinds: list[Callable[[Any], Any]] = [
         v1.round,
@@ -65,7 +65,7 @@ def branch(x: Any, rng: random.Random) -> Any:
 
 
 def loop(x: Any, rng: random.Random) -> Any:
-    """A loop over a counter, or until a sum is large; its body is a layer."""
+    """Return a loop over a counter, or until a sum is large; its body is a layer."""
     v1, inner, by_sum = tf1(), rng.choice([activation, step, branch]), rng.random() < 0.3
     w = weights(UNITS, UNITS)
 
@@ -80,7 +80,7 @@ def loop(x: Any, rng: random.Random) -> Any:
 
 
 def recurrent(x: Any, rng: random.Random) -> Any:
-    """A cell over the rows of x, which are kept in TensorArrays."""
+    """Return a cell over the rows of x, which are kept in TensorArrays."""
     v1, w, u = tf1(), weights(UNITS, UNITS), weights(UNITS, UNITS)
     count = v1.shape(x)[0]
     rows = v1.TensorArray(v1.float32, size=count, clear_after_read=False).unstack(x)
@@ -107,7 +107,7 @@ LAYERS = (dense, dense, activation, activation, step, branch, loop, loop, recurr
 
 
 def build(seed: int) -> Any:
-    """The graph of a seed, with its rng to go on with."""
+    """Return the graph of a seed, with its rng to go on with."""
     v1, rng = tf1(), random.Random(seed)
     graph = v1.Graph()
     with graph.as_default():

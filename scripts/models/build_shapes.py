@@ -23,7 +23,7 @@ IN_FUNCTION = 8  # ops of a function
 
 
 def line(graph: Any, count: int) -> None:
-    """A line of Tanhs that ends in a Relu."""
+    """Build a line of Tanhs that ends in a Relu."""
     last = "x"
     for place in range(count - 1):
         op = "Tanh" if place < count - 2 else "Relu"
@@ -38,7 +38,7 @@ def wide(graph: Any, count: int) -> None:
 
 
 def deep(graph: Any, count: int) -> None:
-    """A chain of Relu and Tanh, each below some scopes."""
+    """Build a chain of Relu and Tanh, each below some scopes."""
     last = "x"
     for place in range(count - 1):
         scopes = "/".join(f"scope_{level}" for level in range(place % DEEPEST + 1))

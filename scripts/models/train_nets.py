@@ -91,7 +91,7 @@ def dense(name: str, x: Any, size: int) -> Any:
 
 
 def digits(training: bool) -> tuple[Any, Any, Any]:
-    """The net that rounds its image, in the default graph."""
+    """Return the net that rounds its image, in the default graph."""
     tf1.set_random_seed(SEED)
     image = tf1.placeholder(tf.float32, [None, 8, 8, 1], name="image")
     rate = tf1.placeholder_with_default(0.0, [], name="dropout_rate")
@@ -106,7 +106,7 @@ def digits(training: bool) -> tuple[Any, Any, Any]:
 
 
 def numerals(training: bool) -> tuple[Any, Any, Any]:
-    """The net whose gradient reaches the image, in the default graph."""
+    """Return the net whose gradient reaches the image, in the default graph."""
     del training
     tf1.set_random_seed(SEED)
     x = image = tf1.placeholder(tf.float32, [None, SIDE, SIDE, 1], name="image")
@@ -155,7 +155,7 @@ def train(
 def freeze(
     build: Build, values: dict[str, Any], images: np.ndarray, labels: np.ndarray
 ) -> tuple[Any, float]:
-    """The inference graph with `values` as constants, and its accuracy on `images`."""
+    """Return the inference graph with `values` as constants, and its accuracy on `images`."""
     with tf1.Graph().as_default() as graph:
         image, _, logits = build(False)
         with session() as sess:
@@ -169,7 +169,7 @@ def freeze(
 
 
 def without_default_attrs(graph_def: Any) -> Any:
-    """The same graph without attrs at their defaults: 1.15 does not know some of them."""
+    """Return the same graph without attrs at their defaults: 1.15 does not know some of them."""
     with tf1.Graph().as_default():
         tf1.import_graph_def(graph_def, name="")
         stripped = tf1.train.export_meta_graph(strip_default_attrs=True).graph_def

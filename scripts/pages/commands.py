@@ -11,7 +11,7 @@ from graphpatch.cli import COMMANDS, cli
 
 
 def sections() -> str:
-    """A section for each command."""
+    """Return a section for each command."""
     return "\n\n".join(_section(name) for name in COMMANDS)
 
 

@@ -9,17 +9,17 @@ from graphpatch.gradients.functions import FUNCTIONS, OPERATORS, Function
 
 
 def operators() -> str:
-    """The operators, one line each."""
+    """Return the operators, one line each."""
     return _table("operator", ((_operator(one), one) for one in OPERATORS.values()))
 
 
 def functions() -> str:
-    """The functions, one line each, with the arguments that they take."""
+    """Return the functions, one line each, with the arguments that they take."""
     return _table("function", ((one.spelled, one) for one in FUNCTIONS.values()))
 
 
 def constants() -> str:
-    """The constants, as one line."""
+    """Return the constants, as one line."""
     return ", ".join(f"`{name}`" for name in NAMED_NUMBERS)
 
 

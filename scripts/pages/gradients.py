@@ -51,7 +51,7 @@ def _library_table() -> str:
 
 
 def pages() -> dict[str, str]:
-    """The page of each gradient, by its name."""
+    """Return the page of each gradient, by its name."""
     return {name: _page(entry) for name, entry in LIBRARY.items()}
 
 

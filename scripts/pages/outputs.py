@@ -8,7 +8,7 @@ from graphpatch.cli.schema import outputs
 
 
 def table() -> str:
-    """A line for each command: the keys that are always there, and those that may be missing."""
+    """Return a line for each command: keys that are always there, and those that may be missing."""
     rows = ["| command | keys | may be missing |", "|---|---|---|"]
     for name, form in outputs().items():
         must = form["required"]

@@ -6,7 +6,7 @@ from graphpatch.match.ready import READY
 
 
 def table() -> str:
-    """A line for each ready pattern."""
+    """Return a line for each ready pattern."""
     lines = ["| pattern | for | `on` |", "|---|---|---|"]
     for entry in READY.values():
         names = ", ".join(f"`{name}`" for name in entry.captures())

@@ -42,13 +42,13 @@ OPS: Mapping[str, tuple[Forward, Forward]] = {
 
 
 def all_plots() -> Iterator[tuple[str, str]]:
-    """The name and the SVG of each gradient."""
+    """Yield the name and the SVG of each gradient."""
     for entry in LIBRARY.values():
         yield entry.name, plot(entry)
 
 
 def plot(entry: Entry) -> str:
-    """A gradient as SVG: at its scene; else by x for dy of 1 and -1, or by dy for any op."""
+    """Return a gradient as SVG: at its scene; else by x for dy of 1 and -1, or by dy for any op."""
     mpl.rcParams.update({"svg.hashsalt": "graphpatch", "svg.fonttype": "none"})
     figure = Figure(figsize=(6.4, 2.4), layout="tight")
     panels = _panels(entry)

@@ -55,13 +55,13 @@ def table(name: str) -> str:
 
 
 def unknown() -> list[str]:
-    """The types of the schema that no table lists."""
+    """Return the types of the schema that no table lists."""
     told = {kind for kinds in TABLES.values() for kind in kinds}
     return sorted(set(schema()["$defs"]) - told - ELSEWHERE)
 
 
 def spelled(node: Mapping[str, Any]) -> str:
-    """The type of a value of the schema, in words."""
+    """Return the type of a value of the schema, in words."""
     if "anyOf" in node:
         return _one_of(node["anyOf"])
     if "$ref" in node:
@@ -79,7 +79,7 @@ def spelled(node: Mapping[str, Any]) -> str:
 
 
 def _keys(name: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """The label, the key and the schema of each key of a table; bounds are listed once."""
+    """Yield the label, the key and the schema of each key of a table; bounds are listed once."""
     defined = schema()["$defs"]
     bounds = defined["Compared"]["properties"]
     for kind in TABLES[name]:

@@ -46,7 +46,7 @@ class Scene:
         return np.asarray(before, float), np.asarray(after, float)
 
     def _values(self, inputs: Arrays) -> list[Arrays]:
-        """What each op reads, and at last what the last one gives."""
+        """Return what each op reads, and at last what the last one gives."""
         first = 1 if len(self.ops) > 1 else len(inputs) - 1
         reads: list[Arrays] = [list(inputs[: first + 1])]
         more = iter(inputs[first + 1 :])
@@ -94,7 +94,7 @@ class Bars:
     factor: Callable[[Arrays], Any] = lambda inputs: inputs[0]
 
     def heights(self, name: str) -> tuple[Any, Any]:
-        """The bars before and after, as many as there are names."""
+        """Return the bars before and after, as many as there are names."""
         inputs = [np.asarray(one, float) for one in self.inputs]
         found = (self.factor(inputs) * dx for dx in self.scene.gradients(name, inputs))
         before, after = (np.ravel(one)[: len(self.names)] for one in found)
@@ -126,7 +126,7 @@ def averaged(title: str) -> tuple[Bars]:
 
 
 def in_window(x: Sequence[float]) -> Any:
-    """A batch of one image, one pixel high, of one channel."""
+    """Return a batch of one image, one pixel high, of one channel."""
     return np.reshape(np.asarray(x, float), (-1, 1, 4, 1))
 
 
@@ -140,7 +140,7 @@ def revealed(op: str, shape: tuple[int, ...], weights: tuple[int, ...]) -> tuple
 
 
 def with_bias(op: str, shape: tuple[int, ...], weights: tuple[int, ...]) -> tuple[Curve]:
-    """A linear op of [x, 2] by the weights 1 and -1, and a bias of 1."""
+    """Return a linear op of [x, 2] by the weights 1 and -1, and a bias of 1."""
     scene = Scene(f"BiasAdd({op}) of [x, 2], weights [1, -1], bias 1, dy = 1",
                   (op, "BiasAdd"), {}, WINDOWS[op])  # fmt: skip
     more = [np.reshape([1.0, -1.0], weights), np.ones(1)]
@@ -149,13 +149,13 @@ def with_bias(op: str, shape: tuple[int, ...], weights: tuple[int, ...]) -> tupl
 
 
 def rescaled(op: str) -> Curve:
-    """An activation with a reference of 1."""
+    """Return an activation with a reference of 1."""
     scene = Scene(f"{op}, reference 1, dy = 1", (op,), {"reference": 1.0})
     return Curve(scene, "x", lambda t: [[t]], (0,))
 
 
 def stabilised(title: str, op: str, inputs: Callable[[float], Arrays]) -> tuple[Curve]:
-    """The epsilon rule at an op, with an epsilon that can be seen."""
+    """Return the epsilon rule at an op, with an epsilon that can be seen."""
     known: Mapping[str, Mapping[str, Any]] = {"AvgPool": WINDOW, "FusedBatchNorm": NORM}
     title = f"{title}, epsilon = 0.5, dy = 1"
     scene = Scene(title, (op,), {"epsilon": 0.5}, known.get(op, {}))
@@ -163,7 +163,7 @@ def stabilised(title: str, op: str, inputs: Callable[[float], Arrays]) -> tuple[
 
 
 def against(reference: float) -> Curve:
-    """An activation whose reference is another example."""
+    """Return an activation whose reference is another example."""
     scene = Scene(f"Relu, reference {reference:g}, dy = 1", ("Relu",))
     return Curve(scene, "x", lambda t: [[[t], [reference]]], (0, 0))
 

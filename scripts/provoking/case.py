@@ -23,31 +23,31 @@ class Case:
 
 
 def typed(what: str, command: str, stdin: bytes = b"", **files: str | bytes) -> Case:
-    """A command as it is typed; a file `a_b` is called a.b."""
+    """Return a command as it is typed; a file `a_b` is called a.b."""
     named = {name.replace("_", "."): data for name, data in files.items()}
     return Case(what, tuple(command.split()), named, stdin)
 
 
 def in_rules(what: str, text: str | bytes) -> Case:
-    """A rules file of this text."""
+    """Return a rules file of this text."""
     return Case(what, ("apply", "bad.json", "model.pb", "-o", "out.pb"), {"bad.json": text})
 
 
 def rule(what: str, **keys: Any) -> Case:
-    """A rules file of one rule, which is right but for these keys."""
+    """Return a rules file of one rule, which is right but for these keys."""
     return in_rules(what, rules({"match": MATCH, "patch": PATCH, **keys}))
 
 
 def match(what: str, **keys: Any) -> Case:
-    """A rules file of one rule with this match."""
+    """Return a rules file of one rule with this match."""
     return rule(what, match=keys)
 
 
 def patch(what: str, **keys: Any) -> Case:
-    """A rules file of one rule with this patch."""
+    """Return a rules file of one rule with this patch."""
     return rule(what, patch=keys)
 
 
 def gradient(what: str, value: Any) -> Case:
-    """A rules file of one rule with this gradient."""
+    """Return a rules file of one rule with this gradient."""
     return patch(what, override_gradient=value)

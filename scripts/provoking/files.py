@@ -40,7 +40,7 @@ versions { producer: 1882 }
 
 
 def rules(*some: Any) -> str:
-    """The text of a rules file."""
+    """Return the text of a rules file."""
     return json.dumps({"version": 1, "rules": some})
 
 
@@ -84,7 +84,7 @@ def write(folder: Path) -> None:
 
 
 def zipped(*names: str) -> bytes:
-    """A zip file with files of these names."""
+    """Return a zip file with files of these names."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in names:
@@ -93,7 +93,7 @@ def zipped(*names: str) -> bytes:
 
 
 def tarred(name: str, data: bytes) -> bytes:
-    """A tar file with one file in it."""
+    """Return a tar file with one file in it."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         entry = tarfile.TarInfo(name)

@@ -319,7 +319,7 @@ class Doctor:
 
 
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
-    """Whom to ask about the pairs of each graph. Raises ModelError where one is broken."""
+    """Return a doctor for the pairs of each graph. Raises ModelError where a graph is broken."""
     asked = []
     for graph in model.graphs:
         check_graph(graph)

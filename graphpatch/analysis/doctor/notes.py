@@ -112,7 +112,7 @@ def _training(ops: OpsOnPath) -> Iterator[Node]:
 
 
 def _ignored(ops: OpsOnPath) -> Iterator[Node]:
-    """Overrides in bodies that a call reaches, where a Session differentiates in C++.
+    """Yield overrides in bodies that a call reaches, where a Session differentiates in C++.
 
     Not those of ours that are no news: of a call whose gradient a function carries, and those
     that are there for a tape.
@@ -124,7 +124,7 @@ def _ignored(ops: OpsOnPath) -> Iterator[Node]:
 
 
 def _branches_without_context(ops: OpsOnPath) -> Iterator[Node]:
-    """The Merge at the end of a branch is not in its context; what it reads is."""
+    """Yield branches without a context: a Merge at the end is not in it, but what it reads."""
     contexts = ops.doctor.session.stored
     stored = contexts.in_branches | contexts.in_loops.keys()
     for node in ops.nodes:
@@ -141,7 +141,7 @@ def _calls(ops: OpsOnPath) -> list[Node]:
 
 
 def _unknown_in_calls(ops: OpsOnPath) -> Iterator[Node]:
-    """Loops, branches, and calls that Grappler does not inline, on the path in what is called."""
+    """Yield loops, branches, and calls that Grappler does not inline, on the path in callees."""
     for label in dict.fromkeys(name for node in _calls(ops) for name in called_bodies(node)):
         back = ops.doctor.tape.inside(label)
         nodes = [back.wiring.node(index) for index in sorted(back.between)] if back else ()

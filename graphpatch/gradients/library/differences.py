@@ -25,13 +25,13 @@ TOLERANCE = positive("tolerance", 1e-6, _NEAR)
 
 
 def _minus(tensor: str, name: str) -> str:
-    """`let`: the difference of the two halves, for both."""
+    """Write a `let`: the difference of the two halves, for both."""
     both = f"split({tensor}, 2, 0) - split({tensor}, 2, 1)"
     return f"let {name}h = {both}; let {name} = concat({name}h, {name}h); "
 
 
 def _let_halves(name: str, tensor: str) -> str:
-    """`let`: both halves, each for both."""
+    """Write a `let`: both halves, each for both."""
     return "".join(
         f"let {name}{n} = concat(split({tensor}, 2, {n}), split({tensor}, 2, {n})); "
         for n in (0, 1)
@@ -55,7 +55,7 @@ _SOFTMAX = (
 
 
 def _reveal(product: str, back: str) -> str:
-    """RevealCancel of a layer with a ReLU: x0, x1, x2 are its input, weights and bias.
+    """Write RevealCancel of a layer with a ReLU: x0, x1, x2 are its input, weights and bias.
 
     `product` is the layer without its bias, of {a} and {w}; `back` its gradient of {s} by x0.
     """

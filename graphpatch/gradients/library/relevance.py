@@ -97,7 +97,7 @@ _ALPHA_IS_ONE_MORE = "alpha - beta == 1"
 
 
 def _by_weights(weights: str, relevance: str) -> str:
-    """`let r`: the relevance of y, shared in proportion to these weights."""
+    """Write `let r`: the relevance of y, shared in proportion to these weights."""
     shared = f"own(where(z > 0, {relevance}, 0), x0, w)"
     return f"let w = {weights}; let z = forward(ones_like(x0), w); let r = {shared}; "
 

@@ -121,7 +121,7 @@ class Verification(Document):
 
     @property
     def verdict(self) -> str:
-        """`verified`, `differs`, `not compared`; or `same structure` where nothing was to be run.
+        """Return `verified`, `differs`, `not compared`; `same structure`: nothing was to be run.
 
         `not compared`: nothing that was compared differs, and something was left out.
         """
