@@ -26,7 +26,6 @@ from graphpatch.runtime.gradient_functions import (
     as_list,
     check_formula,
     dtypes_of,
-    formula_gradients,
     tensorflow_gradient,
 )
 from graphpatch.runtime.graph_run import require_tensorflow
@@ -217,38 +216,39 @@ def _filtered(
     """
 
     def on_tensor(value: Any) -> Any:
-        tensor = carrying(function, value, complex_too)
-        read = {
-            name: fitting(function, name, parameter, tensor)
-            for name, parameter in (parameters or {}).items()
-        }
+        tensor, named = carrying(function, value, complex_too), parameters or {}
+        numbers = [fitting(function, name, number, tensor) for name, number in named.items()]
+        inputs = [tensor, *numbers]
         if isinstance(spec, Formula):
-            dtype = (tensor.dtype.real_dtype.name,)
-            check_formula(spec, dtype, dtype, tuple(read))
-        is_by_slice = is_additive and all(parameter.shape == () for parameter in read.values())
-
-        def filtered(dy: Any, x: Any, y: Any, numbers: Sequence[Any]) -> Any:
-            if not isinstance(spec, Formula):
-                return checked_gradient(spec(dy), x)
-            if not dy.dtype.is_complex:
-                values = dict(zip(read, numbers, strict=True))
-                return formula_gradients(spec, [x], [y], [dy], parameters=values)[0]
-            # Formulas know real numbers: a factor, that of dy = 1, scales or reverses.
-            x, y, *numbers = map(tf.math.real, (x, y, *numbers))
-            return dy * tf.cast(filtered(tf.ones_like(y), x, y, numbers), dy.dtype)
-
-        def gradient(op: Any, dy: Any) -> list[Any]:
-            x, *numbers = op.inputs
-            if isinstance(dy, tf.IndexedSlices) and is_by_slice:
-                rows = filtered(dy.values, dy.values, dy.values, numbers)
-                dx = tf.IndexedSlices(rows, dy.indices, dy.dense_shape)
-            else:
-                dx = filtered(tf.convert_to_tensor(dy), x, op.outputs[0], numbers)
-            return [dx, *[None] * len(numbers)]
-
-        return with_gradient([tensor], [tensor, *read.values()], gradient)[0]
+            dtype = tensor.dtype.real_dtype.name
+            formula = spec.with_more_inputs([dtype], list(named))
+            check_formula(formula, (dtype,) * len(inputs), (dtype,))
+            gradient = tensorflow_gradient(formula)
+        else:
+            gradient = _checked(lambda _, dy: [spec(tf.convert_to_tensor(dy))])
+        return with_gradient([tensor], inputs, _by_part(gradient) if is_additive else gradient)[0]
 
     return on_values(on_tensor, x)
+
+
+def _by_part(gradient: GradientFunction) -> GradientFunction:
+    """Return a gradient that is a factor of dy, for slices and for complex numbers too."""
+
+    def by_part(op: Any, dy: Any) -> list[Any]:
+        _, *numbers = op.inputs
+        if isinstance(dy, tf.IndexedSlices) and all(number.shape == () for number in numbers):
+            rows = SimpleNamespace(inputs=[dy.values, *numbers], outputs=[dy.values])
+            [dx, *nothing] = by_part(rows, dy.values)
+            return [tf.IndexedSlices(dx, dy.indices, dy.dense_shape), *nothing]
+        if not dy.dtype.is_complex:
+            return gradient(op, dy)
+        # Formulas know real numbers: the factor is the gradient of dy = 1.
+        inputs, outputs = ([*map(tf.math.real, some)] for some in (op.inputs, op.outputs))
+        real = SimpleNamespace(inputs=inputs, outputs=outputs)
+        [factor, *nothing] = gradient(real, tf.ones_like(outputs[0]))
+        return [tf.convert_to_tensor(dy) * tf.cast(factor, dy.dtype), *nothing]
+
+    return by_part
 
 
 @unconverted
