@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ REGISTERED, FORMULA, PYTHON, CONSTANTS = "registered", "formula", "python", "con
 # TensorFlow's default gradient of the op; rules files of 0.1 call it "stock".
 DEFAULT = ("default", "stock")
 
-# What keys hold besides, which no rules file spells so: see ComposedGradient.
+# What keys hold besides, which no rules file spells so: see FilteredGradient, SurrogateFormula.
 OWN, SURROGATE = "own", "surrogate"
 
 # What only a formula has.
@@ -45,6 +45,10 @@ GIVE_DY = frozenset({"Identity", "RefIdentity", OPTIONAL_PLACEHOLDER})
 
 BUILT_IN = "built-in"
 """What a report says of a gradient that the file stores as the name of one of TensorFlow's own."""
+
+SIDES = r"^(outputs|inputs|output:\d{1,9}|input:\d{1,9})$"
+Side = Annotated[str, msgspec.Meta(pattern=SIDES)]
+"""All outputs or inputs of an op, or one of them."""
 
 GradientSpec = str | dict[str, Any]
 
@@ -119,8 +123,37 @@ class PythonGradient(msgspec.Struct, frozen=True):
         return _key({PYTHON: self.path})
 
 
+class SurrogateFormula(msgspec.Struct, frozen=True):
+    """The gradient that TensorFlow computes of a formula of the inputs."""
+
+    formula: Formula
+
+    @property
+    def key(self) -> str:
+        """Return the key that carries it."""
+        return _key({SURROGATE: self.formula.texts[0]})
+
+
+class FilteredGradient(msgspec.Struct, frozen=True):
+    """The gradient under a key, and filters before and behind it, the first that is passed first.
+
+    A filter is at the outputs or inputs of the op, or at one (`output:0`), and has a key too: None
+    lets nothing through.
+    """
+
+    own: str
+    filters: tuple[tuple[Side, str | None], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Return the key that carries it: that of the gradient alone where there is no filter."""
+        return _key(self) if self.filters else self.own
+
+
 Computed = LibraryGradient | InlineFormula
 Gradient = DefaultGradient | RegisteredKey | Computed | PythonGradient
+KeyedGradient = Gradient | SurrogateFormula | FilteredGradient
+"""What a key may carry."""
 
 
 def parse_gradient(spec: GradientSpec) -> Gradient:
@@ -167,15 +200,20 @@ def refuse_python(spec: Any) -> None:
         )
 
 
-def from_key(key: str) -> Computed | None:
-    """Return the formula of ours that a key carries, or None for a key of another kind."""
-    if not key.startswith(KEY_PREFIX):
-        return None
-    spec = _decoded_key(key)
-    if spec.keys() & {OWN, SURROGATE}:
-        return None
-    gradient = parse_gradient(spec or key.removeprefix(KEY_PREFIX))
-    return gradient if isinstance(gradient, Computed) else None
+def from_key(key: str) -> KeyedGradient:
+    """Return the gradient that a key carries; of a key that is not ours, what is registered."""
+    text = key.removeprefix(KEY_PREFIX)
+    if text == key or not text.startswith("{"):
+        return RegisteredKey(key) if text == key else parse_gradient(text)
+    try:
+        spec: dict[str, Any] = msgspec.json.decode(text)
+        if OWN in spec:
+            return msgspec.convert(spec, FilteredGradient)
+    except msgspec.DecodeError as error:
+        raise RulesError(f"the key {key!r} cannot be read: {error}") from error
+    if SURROGATE in spec:
+        return SurrogateFormula(Formula.parse(spec[SURROGATE]))
+    return parse_gradient(spec)
 
 
 def json_value(value: Scalar | ConstantTensor) -> Any:
@@ -246,67 +284,6 @@ def gives_dy(gradient: Gradient) -> bool:
     except FormulaError:  # it does not fit every op
         return False
     return values["x0"].source == "dy0"
-
-
-Layer = tuple[int | None, str | None]
-"""A filter at one output or input of an op, or at all: its key. None lets nothing through."""
-
-
-class ComposedGradient(msgspec.Struct, frozen=True):
-    """The key of a gradient, and the filters before and behind it, in the order they are passed."""
-
-    own: str
-    outputs: tuple[Layer, ...] = ()
-    inputs: tuple[Layer, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Return the key that carries it: that of the gradient alone where there is no filter."""
-        return _key(self) if self.outputs or self.inputs else self.own
-
-    def with_layer(self, side: str, layer: Layer) -> ComposedGradient:
-        """Return it with one more filter: at outputs the first that is passed, so at inputs."""
-        if side == "output":
-            return replace(self, outputs=(layer, *self.outputs))
-        return replace(self, inputs=(layer, *self.inputs))
-
-
-def composed_gradient(key: str) -> ComposedGradient:
-    """Return what a key means: filters around a gradient, or a gradient alone."""
-    spec = _decoded_key(key)
-    if OWN not in spec:
-        return ComposedGradient(key)
-    try:
-        return msgspec.convert(spec, ComposedGradient)
-    except msgspec.ValidationError as error:
-        raise RulesError(f"the key {key!r} cannot be read: {error}") from error
-
-
-def surrogate_key(formula: Formula) -> str:
-    """Return the key of the gradient that TensorFlow computes of a formula of the inputs."""
-    return _key({SURROGATE: formula.texts[0]})
-
-
-def surrogate_of(key: str) -> Formula | None:
-    """Return the formula whose gradient a key names; None where it names another gradient."""
-    text = _decoded_key(key).get(SURROGATE)
-    return None if text is None else Formula.parse(text)
-
-
-def python_of(key: str) -> str | None:
-    """Return the `package.module:function` that a key names; None where it names none."""
-    return _decoded_key(key).get(PYTHON)
-
-
-def _decoded_key(key: str) -> dict[str, Any]:
-    text = key.removeprefix(KEY_PREFIX)
-    if text == key or not text.startswith("{"):
-        return {}
-    try:
-        spec: dict[str, Any] = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise RulesError(f"the key {key!r} cannot be read: {error}") from error
-    return spec
 
 
 # The op that filters are made of: any gradient may stand there.

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from graphpatch.gradients.spec import GradientSpec, parse_gradient
+from graphpatch.gradients.spec import SIDES, GradientSpec, parse_gradient
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.match.spec import Natural, described
@@ -77,7 +77,7 @@ class Patch:
 # A side, or one place on it: "output:0", "input:1".
 At = Annotated[
     str,
-    msgspec.Meta(pattern=r"^(outputs|inputs|output:\d{1,9}|input:\d{1,9})$"),
+    msgspec.Meta(pattern=SIDES),
     described("Which side: outputs (default), inputs, or one, as output:0 or input:1.", "inputs"),
 ]
 

@@ -25,12 +25,12 @@ from graphpatch.gradients.ops import Signature, op_def
 from graphpatch.gradients.program import formula_ops, function_def, gradient_ops
 from graphpatch.gradients.spec import (
     KEY_PREFIX,
-    ComposedGradient,
-    Layer,
-    composed_gradient,
+    FilteredGradient,
+    InlineFormula,
+    LibraryGradient,
+    PythonGradient,
+    SurrogateFormula,
     from_key,
-    python_of,
-    surrogate_of,
 )
 from graphpatch.graph.functions import NO_INLINE, Part, calls
 from graphpatch.graph.graph import Graph
@@ -38,6 +38,7 @@ from graphpatch.graph.node import Body
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.patches import function_carrier
+from graphpatch.patches.filter import parsed
 from graphpatch.protos import FunctionDef, GraphDef, NodeDef
 from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import first_line, require_tensorflow
@@ -125,33 +126,26 @@ def formula_gradients(
     outputs: Sequence[Any],
     upstream: Sequence[Any],
     attrs: Mapping[str, object] | None = None,
-    parameters: Mapping[str, Any] | None = None,
     op_type: str = "",
 ) -> list[Any]:
     """Return the dx of each input tensor, or None, from inputs, outputs and upstream gradients.
 
-    An upstream gradient that is None counts as zeros. `parameters` are those that are tensors,
-    not numbers: of the dtype of what they meet, and of a shape that broadcasts. `op_type` is what
-    `forward` and `own` compute. Raises FormulaError where the formula does not suit these tensors.
+    An upstream gradient that is None counts as zeros. `op_type` is what `forward` and `own`
+    compute. Raises FormulaError where the formula does not suit these tensors.
     """
     if len(upstream) != len(outputs):
         raise FormulaError(f"{len(outputs)} outputs, and {len(upstream)} upstream gradients")
-    names = list(parameters or {})
-    tensors = [_tensor_named(name, inputs[0].graph) for name in formula.tensors]
-    more = [*(parameters or {}).values(), *tensors]
-    read, x = formula.with_more_inputs(dtypes_of(inputs), names), [*inputs, *more]
-    scalars = {f"x{n}" for n in range(len(inputs), len(x)) if x[n].shape == ()}
-    shaped = [tensor for tensor in more if tensor.shape != ()]
-    same_shape = _same_shape([*inputs, *outputs, *shaped])
-    known = attrs, same_shape, scalars, op_type, len(more)
+    read = formula.with_more_inputs(dtypes_of(inputs))
+    x = [*inputs, *(_tensor_named(name, inputs[0].graph) for name in formula.tensors)]
+    tensors = _named("x", x) | _named("y", outputs)
+    scalars = [name for _, _, name in read.inputs if tensors[name].shape == ()]
+    same_shape = _same_shape([tensors[name] for name in tensors if name not in scalars])
+    known = attrs, same_shape, scalars, op_type, len(formula.tensors)
     results = gradient_ops(read, Signature.of(dtypes_of(x), dtypes_of(outputs), *known))
-    dys = {
-        f"dy{place}": dense(output, dy)
-        for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True))
-        if f"dy{place}" in read.variables
-    }
-    values = run(results, _named("x", x) | _named("y", outputs) | dys, tensorflow_output)
-    return values[: len(inputs)]
+    for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True)):
+        if f"dy{place}" in read.variables:
+            tensors[f"dy{place}"] = dense(output, dy)
+    return run(results, tensors, tensorflow_output)[: len(inputs)]
 
 
 def _tensor_named(name: str, graph: Any) -> Any:
@@ -185,15 +179,12 @@ def tensorflow_output(op_type: str, inputs: list[Any], attrs: dict[str, Any]) ->
 
 
 @functools.lru_cache
-def check_formula(
-    formula: Formula, x: tuple[str, ...], y: tuple[str, ...], parameters: tuple[str, ...] = ()
-) -> None:
+def check_formula(formula: Formula, x: tuple[str, ...], y: tuple[str, ...]) -> None:
     """Raise FormulaError where a formula does not suit an op of inputs and outputs of these dtypes.
 
-    `parameters` are those that are tensors: of the dtype of the first input.
+    What `formula` reads besides are further inputs of the op.
     """
-    signature = Signature.of([*x, *x[:1] * len(parameters)], y)
-    gradient_ops(formula.with_more_inputs(x, parameters), signature)
+    gradient_ops(formula, Signature.of(x, y))
 
 
 def _named(kind: str, tensors: Sequence[Any]) -> dict[str, Any]:
@@ -224,22 +215,21 @@ def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None
 
     A function in Python is one only with `allow_python`, as its module is imported.
     """
-    if not key.startswith(KEY_PREFIX):
-        return None
-    whole = composed_gradient(key)
-    if whole.own != key:
-        return _composed_gradient(whole, allow_python)
-    if (formula := surrogate_of(key)) is not None:
-        return surrogate_gradient(formula)
-    if (path := python_of(key)) is not None:
-        return gradient_at(path) if allow_python else None
-    gradient = from_key(key)
-    return None if gradient is None else tensorflow_gradient(gradient.formula)
+    match from_key(key):
+        case FilteredGradient() as filtered:
+            return _filtered_gradient(filtered, allow_python)
+        case SurrogateFormula(formula):
+            return surrogate_gradient(formula)
+        case PythonGradient(path):
+            return gradient_at(path) if allow_python else None
+        case LibraryGradient() | InlineFormula() as computed:
+            return tensorflow_gradient(computed.formula)
+    return None
 
 
-def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientFunction | None:
+def _filtered_gradient(filtered: FilteredGradient, allow_python: bool) -> GradientFunction | None:
     """Return a gradient function with filters; None for one in Python that is not allowed."""
-    keys = {whole.own, *(key for _, key in (*whole.outputs, *whole.inputs) if key is not None)}
+    keys = {filtered.own, *(key for _, key in filtered.filters if key is not None)}
     ours = {key: gradient_of(key, allow_python) for key in keys if key.startswith(KEY_PREFIX)}
     if None in ours.values():
         return None
@@ -253,18 +243,20 @@ def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientF
             return [None] * len(op.inputs)
         return as_list(function(op, *upstream))
 
-    def passed(layers: Sequence[Layer], tensors: Sequence[Any], flowing: list[Any]) -> list[Any]:
-        for place, key in layers:
+    def passed(wanted: str, tensors: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
+        flowing = list(upstream)
+        for at, key in filtered.filters:
+            side, place = parsed(at)
             for number, (tensor, dy) in enumerate(zip(tensors, flowing, strict=True)):
-                is_meant = place in (None, number) and dy is not None
+                is_meant = side == wanted and place in (None, number) and dy is not None
                 if is_meant and tensor.dtype.base_dtype.name in DIFFERENTIABLE:
                     # In a formula x and y are both the tensor.
                     flowing[number] = key and gradients_by(key, tf.identity(tensor).op, [dy])[0]
         return flowing
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
-        flowing = passed(whole.outputs, op.outputs, list(upstream))
-        return passed(whole.inputs, op.inputs, gradients_by(whole.own, op, flowing))
+        flowing = passed("output", op.outputs, upstream)
+        return passed("input", op.inputs, gradients_by(filtered.own, op, flowing))
 
     return gradient
 

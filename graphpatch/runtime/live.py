@@ -1,7 +1,7 @@
 """Rules on live ops: patches as keys of `_gradient_op_type`, set on ops that stay where they are.
 
-So `tf.Graph.gradient_override_map` sets keys. Here the key says what the op's gradient is composed
-of, and is registered with TensorFlow in this process; a match as one op takes two.
+So `tf.Graph.gradient_override_map` sets keys. Here the key carries the gradient, with the filters
+around it, and is registered with TensorFlow in this process; a match as one op takes two.
 
 What rules did to a graph that was taken from a live one is done to the live ops. An op has on
 record which rules changed it, by their places among all rules of the graph. Functions that are
@@ -10,15 +10,16 @@ traced in a graph are exported with it, so their ops count on in the same number
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 import graphpatch
 from graphpatch.differentiation.flow import carries, gradient_type, is_registered, override_key
@@ -31,16 +32,17 @@ from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.spec import (
     BUILT_IN,
     FILTER,
-    ComposedGradient,
+    Computed,
     DefaultGradient,
+    FilteredGradient,
     Gradient,
     InlineFormula,
     LibraryGradient,
     PythonGradient,
     RegisteredKey,
+    SurrogateFormula,
     built_in_key,
-    composed_gradient,
-    surrogate_key,
+    from_key,
 )
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.editor import Editor
@@ -73,7 +75,7 @@ BY_KEY = (OverrideGradient, StraightThrough, SurrogateGradient, SidePatch, Freez
 OF_MATCH = (OverrideGradient, StraightThrough)
 """Those that two keys can store where a match counts as one op."""
 
-VARIABLE = re.compile(r"\b(x|dy)(\d*)\b")
+UPSTREAM = re.compile(r"\bdy0?\b")  # what flows back to an op of one output, in a formula
 
 # Calls of functions: TensorFlow has their gradient under no key.
 ALL_CALLS = CALLS | {"SymbolicGradient", "RemoteCall"}
@@ -121,22 +123,25 @@ class KeyedPatch(Patch):
             raise NoKeyError(f"{node} is in a function, which TensorFlow has a copy of already")
         if any(map(_ends_match, target.nodes)):
             raise NoKeyError(f"{node} ends or follows a match that a rule before patched as one op")
-        if target.is_match:
-            _override_match(self.patch, target, editor)
-            return
-        if isinstance(self.patch, OverrideGradient | FilterGradient) and not self.bodies:
-            check_named(self.patch.gradient, target, editor)  # an op is alone while it is made
-        now = composed_gradient(gradient_type(node))
+        gradient = getattr(self.patch, "gradient", None)
+        if isinstance(gradient, InlineFormula) and not (self.bodies or target.is_match):
+            check_named(gradient, target, editor)  # an op is alone while it is made
+        now = from_key(gradient_type(node))
+        now = now if isinstance(now, FilteredGradient) else FilteredGradient(gradient_type(node))
+        change = _gradient_of_match if target.is_match else _gradient_of_op
         try:
-            new = composed(self.patch, target, now, editor)
+            new = change(self.patch, target, now, editor)
         except FormulaError as error:
             raise PatchError(f"{node}: {error}") from error
-        if new == now:
-            return
-        is_default, is_ours = new.key == node.op, not is_registered(new.key)
-        editor.set_attr(node, attrs.OVERRIDE, None if is_default else attrs.text(new.key))
-        needed = new.key if is_ours and not is_default else ""
-        editor.used("attr" if needed else BUILT_IN, session=needed, tape=needed)
+        if new != now:
+            _set_key(node, new.key, editor)
+
+
+def _set_key(node: Node, key: str, editor: Editor) -> None:
+    """Let an op have its gradient under this key: none where that is its op type."""
+    needed = "" if is_registered(key) else key
+    editor.set_attr(node, attrs.OVERRIDE, None if key == node.op else attrs.text(key))
+    editor.used("attr" if needed else BUILT_IN, session=needed, tape=needed)
 
 
 def keyed(rule: Rule, bodies: bool) -> Rule:
@@ -155,29 +160,32 @@ def keyed(rule: Rule, bodies: bool) -> Rule:
     if reason and rule.expect.min:
         raise NoKeyError(f"rule {rule.author.rule!r}: {reason}")
     on = () if reason else rule.on
-    return replace(rule, patch=KeyedPatch(rule.patch, bodies, reason), on=on)
+    return dataclasses.replace(rule, patch=KeyedPatch(rule.patch, bodies, reason), on=on)
 
 
-def composed(patch: Any, target: Target, now: ComposedGradient, editor: Editor) -> ComposedGradient:
-    """Return what the gradient of an op is composed of after a patch, and is `now` before it."""
+def _gradient_of_op(
+    patch: Any, target: Target, now: FilteredGradient, editor: Editor
+) -> FilteredGradient:
+    """Return the gradient of an op after a patch, which is `now` before it."""
     node = target.last
     if isinstance(patch, Freeze):
         variable = variable_read(node)
         if variable is not None and variable.name in Updates(node.body).of:
             raise NoKeyError(f"an optimizer changes {variable}, and a key takes out no update")
         patch = StopGradient()
-    is_side = isinstance(patch, SidePatch)
+    reason, is_side = "", isinstance(patch, SidePatch)
     if isinstance(patch, OverrideGradient | FilterGradient):
         refuse_key(patch.gradient, patch.emit)
-    if isinstance(patch, OverrideGradient) and isinstance(patch.gradient, DefaultGradient):
-        if now.own == node.op:
-            raise PatchError(
-                f"{node} has no override to take off; its gradient is TensorFlow's default"
-            )
-        return msgspec.structs.replace(now, own=node.op)
-    reason = why_idle(target, patch.at) if is_side else ""
     if isinstance(patch, OverrideGradient):
         reason = never_fires(node)
+        if isinstance(patch.gradient, DefaultGradient):
+            if now.own == node.op:
+                raise PatchError(
+                    f"{node} has no override to take off; its gradient is TensorFlow's default"
+                )
+            return replace(now, own=node.op)
+    if is_side:
+        reason = why_idle(target, patch.at)
     if reason:
         editor.skipped(reason)
         return now
@@ -188,50 +196,41 @@ def composed(patch: Any, target: Target, now: ComposedGradient, editor: Editor) 
         # reverse.
         raise NoKeyError(f"{node} leads into or out of a loop or branch")
     if is_side:
-        return _filtered(patch, node, now, editor)
-    return msgspec.structs.replace(now, own=_own_key(patch, target, editor))
+        return replace(now, filters=((patch.at, _filter_key(patch, node, editor)), *now.filters))
+    return replace(now, own=_own_key(patch, target, editor))
 
 
-def _override_match(patch: Any, target: Target, editor: Editor) -> None:
-    """Give a match as one op its gradient by two keys.
+def _gradient_of_match(
+    patch: Any, target: Target, now: FilteredGradient, editor: Editor
+) -> FilteredGradient:
+    """Return the gradient of the last op of a match as one op: dy as it is for one of its inputs.
 
-    What flows back to its last op passes one of that op's inputs as it is, to an IdentityN of this
-    input and of all that the match reads. The key of the IdentityN gives these their gradient.
+    So dy comes to an IdentityN of all that the match reads, and of this input. The key of the
+    IdentityN gives these their gradient.
     """
     node, (slot, formula) = target.last, _passing(patch, target, editor)
-
-    def numbered(variable: re.Match[str]) -> str:
-        return "dy0" if variable[1] == "dy" else f"x{int(variable[2] or 0) + 1}"
-
+    if any(parsed(at)[0] == "input" for at, _ in now.filters):
+        raise NoKeyError(f"a rule before filters what flows back from {node}, where dy would pass")
     texts = [
         (formula.texts[0] if carries(arg) else None) if formula.alike else formula.texts[place]
         for place, arg in enumerate(target.inputs)
     ]
-    moved = [None if text is None else VARIABLE.sub(numbered, text) for text in texts]
-    gradient = InlineFormula(Formula.parse([None, *moved], dict(formula.values)))
-    passed = InlineFormula(
-        Formula.parse(["dy" if place == slot else None for place in range(len(node.data_inputs))])
-    )
-    args = [known_inputs(node)[slot], *target.inputs]
-    typed = {
-        "T": attrs.dtypes([arg.dtype or "" for arg in args]),
-        attrs.OVERRIDE: attrs.text(gradient.key),
-    }
-    reads, name = [node.data_inputs[slot], *target.reads], f"{node.name}/match"
+    last = f"dy{len(texts)}"
+    moved = [None if text is None else UPSTREAM.sub(last, text) for text in texts]
+    gradient = InlineFormula(Formula.parse([*moved, None], dict(formula.values)))
+    args = [*target.inputs, known_inputs(node)[slot]]
+    typed = {"T": attrs.dtypes([arg.dtype or "" for arg in args])}
+    reads, name = [*target.reads, node.data_inputs[slot]], f"{node.name}/match"
     added = editor.add(name, "IdentityN", reads, typed, node, before=True)
-    editor.set_input(node, slot, added.tensor(0))
+    _set_key(added, gradient.key, editor)
+    editor.set_input(node, slot, added.tensor(len(texts)))
     shadow_behind(target, editor)
-    now = composed_gradient(gradient_type(node))
-    if now.inputs:
-        raise NoKeyError(f"a rule before filters what flows back from {node}, where dy would pass")
-    own = msgspec.structs.replace(now, own=passed.key)
-    editor.set_attr(node, attrs.OVERRIDE, attrs.text(own.key))
-    for key in (own.key, gradient.key):
-        editor.used("attr", session=key, tape=key)
+    passed = ["dy" if place == slot else None for place in range(len(node.data_inputs))]
+    return replace(now, own=InlineFormula(Formula.parse(passed)).key)
 
 
 def _ends_match(node: Node) -> bool:
-    """Return whether an op reads the IdentityN that `_override_match` adds."""
+    """Return whether an op reads the IdentityN that `_gradient_of_match` adds."""
     producers = (node.body.producer(text) for text in node.data_inputs)
     return any(p is not None and p.op == "IdentityN" and provenance.is_added(p) for p in producers)
 
@@ -273,28 +272,28 @@ def _own_key(patch: Any, target: Target, editor: Editor) -> str:
         raise NoKeyError(f"{target.last}: the key of a surrogate reads no tensor by name")
     if isinstance(patch, SurrogateGradient | StraightThrough):
         patch.check_target(target)
-    if isinstance(patch, SurrogateGradient):
-        return surrogate_key(patch.formula)
-    if isinstance(patch, StraightThrough):
-        if len(target.inputs) == 1:
-            return FILTER
-        patch = OverrideGradient(InlineFormula(Formula.parse(patch.formulas(target))), "attr")
-    gradient: Gradient = patch.gradient
-    assert not isinstance(gradient, DefaultGradient), "it is taken off"
-    if isinstance(gradient, PythonGradient):
-        return gradient.key
-    node, exact = target.last, None
-    if not isinstance(gradient, RegisteredKey):
+        if isinstance(patch, SurrogateGradient):
+            return SurrogateFormula(patch.formula).key
+        is_alone = len(target.inputs) == 1
+        return FILTER if is_alone else InlineFormula(Formula.parse(patch.formulas(target))).key
+    return _fitted_key(patch.gradient, target.last, editor, patch.emit == "auto")
+
+
+def _fitted_key(
+    gradient: RegisteredKey | Computed | PythonGradient, node: Node, editor: Editor, is_auto: bool
+) -> str:
+    """Return the key of a gradient that fits an op: where `is_auto`, one of TensorFlow's first."""
+    exact = None
+    if isinstance(gradient, Computed):
         gradient = gradient.for_op(node.op)
-        exact = built_in_key(gradient, node.opdef) if patch.emit == "auto" else None
-    check_fit(gradient, node, editor)
+        exact = built_in_key(gradient, node.opdef) if is_auto else None
+    if not isinstance(gradient, PythonGradient):
+        check_fit(gradient, node, editor)
     return exact or gradient.key
 
 
-def _filtered(
-    patch: FilterGradient | StopGradient, node: Node, now: ComposedGradient, editor: Editor
-) -> ComposedGradient:
-    """Put what flows back through a gradient, or stop it, before or behind the op's own."""
+def _filter_key(patch: FilterGradient | StopGradient, node: Node, editor: Editor) -> str | None:
+    """Return the key of what flows back through a side of an op passes; None for a stop."""
     if node.op in ALL_CALLS or node.op in node.body.library.signatures:
         raise NoKeyError(f"{node} calls a function, whose gradient TensorFlow has under no key")
     side, place = parsed(patch.at)
@@ -302,19 +301,19 @@ def _filtered(
     if isinstance(patch, StopGradient):
         if several and place is not None:
             raise NoKeyError(f"{node} has several outputs, and the gradient stops at one of them")
-        return now.with_layer(side, (place, None))
+        return None
+    patch.check(())  # while ops are made, nobody has asked
     gradient = patch.gradient
-    assert not isinstance(gradient, DefaultGradient), "it is not a filter"
-    if not isinstance(gradient, PythonGradient):
-        args = (*known_inputs(node), *known_outputs(node))
-        for dtype in {arg.dtype or "" for arg in args if carries(arg)}:
-            check_fit(gradient, _identity(node.name, dtype), editor)
+    assert not isinstance(gradient, DefaultGradient), "it has been checked"
+    args = (*known_inputs(node), *known_outputs(node))
+    for dtype in {arg.dtype or "" for arg in args if carries(arg)}:
+        _fitted_key(gradient, _identity(node.name, dtype), editor, False)
     if several and not editor.cached(("zeros", gradient.key), lambda: keeps_zeros(gradient)):
         raise NoKeyError(
             f"{node} has several outputs: TensorFlow gives its gradient zeros for those that "
             f"nothing flows back to, and this filter makes something else of zeros"
         )
-    return now.with_layer(side, (place, gradient.key))
+    return gradient.key
 
 
 def _identity(name: str, dtype: str) -> Node:
@@ -374,9 +373,7 @@ class LiveRules:
         node = Node(graph_of_op(op).main, 0)
         record = node.body.open_node(0).record
         was = record.model or ModelRecord(live=True)
-        record.model = msgspec.structs.replace(
-            was, version=graphpatch.__version__, rules=tuple(self.applied)
-        )
+        record.model = replace(was, version=graphpatch.__version__, rules=tuple(self.applied))
         _set_attrs(op, node)
         self.signed[live] = name, len(self.applied)
 

@@ -13,17 +13,14 @@ from graphpatch.gradients.linear import construction
 from graphpatch.gradients.ops import Signature
 from graphpatch.gradients.program import formula_ops, gradient_function, gradient_ops
 from graphpatch.gradients.spec import (
-    ComposedGradient,
     DefaultGradient,
+    FilteredGradient,
     GradientSpec,
     InlineFormula,
     PythonGradient,
-    composed_gradient,
+    SurrogateFormula,
     from_key,
     parse_gradient,
-    python_of,
-    surrogate_key,
-    surrogate_of,
 )
 from graphpatch.runtime.gradient_functions import gradient_of
 
@@ -164,44 +161,36 @@ def test_a_sum_of_all_in_a_narrow_dtype_has_a_construction() -> None:
     assert construction(Formula.parse("sum(dy) * x"), op, "Relu", False) is not None
 
 
-# Keys that say what a gradient is composed of: written and read again, and left alone.
+# Keys of every gradient but the default: written and read again.
 
 FILTERS: list[GradientSpec] = [
     *("sign", {"clip": {"min": -0.5, "max": 2.0}}, {"formula": "where(dy > 0, dy, 0)"}),
-    *({"registered": "Neg"}, {"python": "package.module:function"}),
+    *({"registered": "Mine"}, {"python": "package.module:function"}),
 ]
 
 
-@pytest.mark.parametrize("place", [None, 0, 3])
+@pytest.mark.parametrize("at", ["outputs", "output:0", "input:3"])
 @pytest.mark.parametrize("spec", FILTERS, ids=str)
-def test_a_key_holds_the_keys_of_filters(spec: GradientSpec, place: int | None) -> None:
+def test_a_key_is_read_as_the_gradient_that_it_carries(spec: GradientSpec, at: str) -> None:
     gradient = parse_gradient(spec)
     assert not isinstance(gradient, DefaultGradient)
-    layer = place, gradient.key
-    whole = ComposedGradient("Relu").with_layer("output", layer)
-    whole = whole.with_layer("input", (1, None)).with_layer("input", layer)
-    assert composed_gradient(whole.key) == whole
-    assert whole.inputs == (layer, (1, None))
-    assert from_key(whole.key) is surrogate_of(whole.key) is python_of(whole.key) is None
-    assert composed_gradient(whole.key).key == whole.key
-    assert composed_gradient(gradient.key) == ComposedGradient(gradient.key)
-    assert ComposedGradient(gradient.key).key == gradient.key
-    formula = Formula.parse("tanh(4 * x)")
-    assert surrogate_of(surrogate_key(formula)) == formula
-    assert from_key(surrogate_key(formula)) is None
+    filtered = FilteredGradient("Relu", ((at, gradient.key), ("inputs", None)))
+    surrogate = SurrogateFormula(Formula.parse("tanh(4 * x)"))
+    for keyed in (gradient, filtered, surrogate):
+        assert from_key(keyed.key) == keyed
+    assert FilteredGradient(gradient.key).key == gradient.key
 
 
 def test_a_filter_in_python_is_no_gradient_where_none_is_allowed() -> None:
-    layer = None, PythonGradient("os.path:join").key
-    for side in ("output", "input"):
-        key = ComposedGradient("Relu").with_layer(side, layer).key
+    for at in ("outputs", "inputs"):
+        key = FilteredGradient("Relu", ((at, PythonGradient("os.path:join").key),)).key
         assert gradient_of(key) is None
         assert gradient_of(key, allow_python=True) is not None
 
 
 @pytest.mark.parametrize(
-    "key", ["{cut", '{"own": 3}', '{"own": "Relu", "outputs": [[0, {"clip": 1}]]}']
+    "key", ["{cut", '{"own": 3}', '{"own": "Relu", "filters": [["output:x", null]]}']
 )
 def test_a_key_that_cannot_be_read_is_named(key: str) -> None:
     with pytest.raises(RulesError, match="cannot be read"):
-        composed_gradient(f"graphpatch:{key}")
+        from_key(f"graphpatch:{key}")

@@ -229,6 +229,7 @@ REFUSED: dict[str, tuple[Rule, Callable[[Any], Any] | None, str]] = {
     "a filter of a call": (
         filtered({"op": "*PartitionedCall"}, CLIP), call, "calls a function, whose gradient"
     ),
+    "a filter that is none": (filtered({"op": "Neg"}, "default"), tf.negative, "means nothing"),
     "backward_as": (
         {"match": {"op": "Floor"}, "patch": {"backward_as": {"input": 0}}},
         None, "mine'.*backward_as adds ops",

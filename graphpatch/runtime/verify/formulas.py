@@ -228,8 +228,8 @@ def stored_gradients(graph: ModelGraph) -> Iterator[StoredGradient]:
         for node in () if body.is_ours else provenance.touched(body):
             key, calls_function = override_key(node) or "", node.op in graph.library.gradients
             is_join = node.op == "Select" and key == "AddN" and provenance.is_added(node)
-            computed = None if calls_function else from_key(key)
-            if computed is not None:
+            computed = from_key(key)
+            if isinstance(computed, Computed) and not calls_function:
                 gives = [node.tensor(index) for index in range(len(node.outputs or ()))]
                 attrs = dict(signature(node).attrs)
                 about = node.data_inputs, gives, computed, attrs, node.op
