@@ -23,7 +23,7 @@ from tests.documented import (
 )
 
 # Called by other modules of the package, not by users; they say what they do and raise.
-INNER = {"file_in", "pieces", "meta_graph", "function", "exported", "write", "encoded"}
+INNER = {"file_in", "pieces", "meta_graph", "function", "exported", "writing", "encoded"}
 INNER |= {"text_notes", "to_json", "hear", "finish"}
 # Methods that Keras calls; it says what they take.
 OF_KERAS = {"build", "call", "compute_output_shape", "compute_mask", "get_config", "from_config"}

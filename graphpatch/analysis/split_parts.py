@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -16,7 +17,7 @@ from graphpatch import names
 from graphpatch.analysis.cuts import in_frames
 from graphpatch.errors import CutError, OutputError, check_path
 from graphpatch.formats.destination import JSON_MARK, marked, refuse_inputs
-from graphpatch.formats.output import write_folder
+from graphpatch.formats.output import writing_folder
 from graphpatch.graph.functions import Extract, Fed, StaticShape, called_by_op
 from graphpatch.graph.graph import Graph, ModelGraph
 from graphpatch.graph.node import Node
@@ -69,13 +70,10 @@ class Split:
         """Return True: `split` raises where a gradient cannot be split."""
         return True
 
-    def save(
-        self, folder: str | os.PathLike[str], confirm: Callable[[], None] | None = None
-    ) -> None:
+    def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a graph for each part, and parts.json, into a new folder, whole or not at all.
 
-        A folder of parts that were written before is replaced. `confirm` is called when all is
-        written, before the folder takes its name.
+        A folder of parts that were written before is replaced.
 
         Raises:
             OutputError: The folder holds other things or the model, or cannot be written.
@@ -86,10 +84,14 @@ class Split:
             >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")
         """
         check_path("folder", folder, "the path of a folder to write")
-        path = Path(folder)
-        refuse_folder(path, self.model)
+        with self.writing(Path(folder)):
+            pass
+
+    def writing(self, folder: Path) -> AbstractContextManager[Path]:
+        """Write the parts as `save` does, and give the folder, which takes its name at the end."""
+        refuse_folder(folder, self.model)
         text = json.dumps({**self.document(), **JSON_MARK}, indent=2) + "\n"
-        write_folder(path, {**self.files(), PARTS: [marked(text.encode())]}, confirm=confirm)
+        return writing_folder(folder, {**self.files(), PARTS: [marked(text.encode())]})
 
     def __repr__(self) -> str:
         cuts = " | ".join(map(", ".join, self.stages[1:]))

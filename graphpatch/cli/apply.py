@@ -5,38 +5,27 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
-from msgspec.structs import replace
 
-from graphpatch.application import Result, counted_types, reported_rules
+from graphpatch.application import counted_types, reported_rules
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.say import (
-    MATCH,
-    bar,
-    noted,
-    notes_of_warnings,
-    say_error,
-    say_json,
-    say_lines,
-)
+from graphpatch.cli.say import MATCH, bar, noted, say_error, say_json, say_lines
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.run import patch_models
-from graphpatch.fleet.search import Task
-from graphpatch.fleet.work import Finish, FleetOrder, TaskResult, Tell, patch_model
+from graphpatch.fleet.run import Batch, planned
+from graphpatch.fleet.work import FleetOrder, TaskResult, patching
+from graphpatch.fleet.workers import Results
 from graphpatch.formats import Export
 from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX
-from graphpatch.graph.graph import Progress
 from graphpatch.rules import EMITS
 from graphpatch.shown import document_of, plural
 
 BUG = 3
-Words = Callable[[dict[str, Any]], list[str]]
 
 
 PATCHED = {
@@ -85,7 +74,8 @@ def command(
     """
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
-    options.refuse_both(jobs, scheduler)
+    if loss and not rebuild_gradients:
+        raise click.UsageError("--loss goes with --rebuild-gradients")
     order = FleetOrder(
         rules,
         models,
@@ -97,25 +87,51 @@ def command(
         jobs,
         scheduler,
         allow_chained,
-        force=force,
+        _export(inputs, outputs, models, out),
+        loss if rebuild_gradients else None,
+        force,
     )
-    if loss and not rebuild_gradients:
-        raise click.UsageError("--loss goes with --rebuild-gradients")
-    if inputs or outputs or rebuild_gradients:
-        _refuse_workers(order, "--rebuild-gradients" if rebuild_gradients else "--inputs")
-        export = _export(inputs, outputs, models, out)
-        order = replace(order, export=export, recorded=False)
-    finish = partial(_with_rebuilt_gradients, losses=list(loss)) if rebuild_gradients else None
-    tell = partial(_report_lines, is_export=order.export is not None)
-    return apply_to(order, as_json, tell, finish)
+    _refuse_options(order, as_json)
+    is_of_many = order.is_of_many()
+    with planned(order) as batch:
+        if is_of_many:
+            ended = say_each(len(batch.tasks), batch.results(), as_json, _patched_lines)
+        else:
+            ended = _patch_named(batch, as_json, order.is_piped())
+    return say_counts(ended, "patched") if is_of_many else _say_errors(ended, as_json)
 
 
-def _refuse_workers(order: FleetOrder, option: str) -> None:
-    """Refuse workers and a manifest for what is done in this process alone."""
-    if order.resume:
-        raise click.UsageError(f"--resume does not go with {option}: a manifest does not record it")
-    if order.is_of_many() or order.is_remote():
-        raise click.UsageError(f"{option} takes local files, named one by one, without -j")
+def _patch_named(batch: Batch, as_json: bool, is_piped: bool) -> list[TaskResult]:
+    """Patch models that were named one by one, in this process.
+
+    The report of each is printed before its output takes its name; several in JSON at the end.
+    """
+    ended: list[TaskResult] = []
+    with bar() as progress:
+        for task in batch.tasks:
+            try:
+                with patching(batch.order, task, progress) as done:
+                    if not as_json:
+                        say_lines(_report_lines(done.report, batch.order), err=is_piped)
+                    elif len(batch.tasks) == 1:
+                        say_json({"outputs": [done.report]})
+            except GraphpatchError as error:
+                done = TaskResult(task, error=str(error))
+            batch.add(done)
+            ended.append(done)
+    return ended
+
+
+def _say_errors(ended: list[TaskResult], as_json: bool) -> int:
+    """Print what is wrong with models that were named one by one; the exit code of the command."""
+    failed = [done for done in ended if done.error]
+    for done in failed:
+        say_error(done.error)
+    if as_json and (failed or len(ended) > 1):
+        errors = [{"model": done.task.model, "error": done.error} for done in failed]
+        reports = [done.report for done in ended if not done.error]
+        say_json({"outputs": reports, **({"errors": errors} if errors else {})})
+    return _exit_code(ended)
 
 
 def _export(
@@ -134,23 +150,6 @@ def _export(
     return Export(sources, targets)
 
 
-def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
-    """Return the result with its training graph's gradients built anew, by TensorFlow."""
-    from graphpatch.analysis.training import gradient_sections
-    from graphpatch.runtime.rebuild import rebuild_gradients
-
-    graphs = [graph.main for graph in result.model.graphs]
-    sections = [section for graph in graphs for section in gradient_sections(graph, losses)]
-    with notes_of_warnings() as warned:
-        model = rebuild_gradients(result.model, losses)
-    stale = tuple(f"{section.scope}/** (" for section in sections)
-    notes = [text for text in result.report["notes"] if not text.startswith(stale)]
-    notes += [str(section) for section in sections]
-    notes += warned
-    nodes = {**result.report["nodes"], "after": model.node_count}
-    return Result(model, {**result.report, "nodes": nodes, "notes": notes})
-
-
 def fold_notes(notes: Iterable[str]) -> list[str]:
     """Fold notes that say the same of several functions into one."""
     labels_by_note: dict[str, list[str]] = {}
@@ -166,7 +165,7 @@ def fold_notes(notes: Iterable[str]) -> list[str]:
     ]
 
 
-def _report_lines(report: dict[str, Any], is_export: bool = False) -> list[str]:
+def _report_lines(report: dict[str, Any], order: FleetOrder) -> list[str]:
     lines = [destination_in_words(report)]
     reported = reported_rules(report)
     width = max((len(rule["name"]) for rule in reported), default=0)
@@ -179,7 +178,7 @@ def _report_lines(report: dict[str, Any], is_export: bool = False) -> list[str]:
     model = Path(report["model"])
     is_file = not (is_remote(path) or model.is_dir() or model.name in SAVED_MODEL_FILES)
     has_no_end = not (path.endswith("/") or Path(path).suffix)
-    if report["output"] not in (None, "-") and is_file and has_no_end and not is_export:
+    if report["output"] not in (None, "-") and is_file and has_no_end and not order.export:
         lines.append(f"  note: {path} is a file; a / at its end would make it a folder")
     return lines
 
@@ -196,53 +195,12 @@ def _to_register(keys: Sequence[str], path: str) -> list[str]:
     return lines + [f"    {key}" for key in others]
 
 
-def apply_to(order: FleetOrder, as_json: bool, tell: Words, finish: Finish | None = None) -> int:
-    """Patch models, and say what became of them; return the exit code of the command.
-
-    `tell` words the reports of models that were named one by one; `finish` may change their
-    results before they are written.
-    """
-    _refuse_options(order, as_json)
-    if order.is_of_many():
-        total, results = patch_models(order)
-        return report_each(total, results, as_json, _patched_lines, "patched")
-
-    def say_report(report: dict[str, Any]) -> None:
-        """Print a report before its output takes its name; of several one document, at the end."""
-        if not as_json:
-            say_lines(tell(report), err=order.is_piped())
-        elif len(order.models) == 1:
-            say_json({"outputs": [report]})
-
-    with bar() as progress:
-        patch = partial(_patch_one, progress, finish, say_report)
-        ended = list(patch_models(order, patch)[1])
-    failed = [done for done in ended if done.error]
-    for done in failed:
-        say_error(done.error)
-    if as_json and (failed or len(ended) > 1):
-        errors = [{"model": done.task.model, "error": done.error} for done in failed]
-        reports = [done.report for done in ended if not done.error]
-        say_json({"outputs": reports, **({"errors": errors} if errors else {})})
-    return _exit_code(ended)
-
-
-def _patch_one(
-    progress: Progress, finish: Finish | None, say_report: Tell, order: FleetOrder, task: Task
-) -> TaskResult:
-    """Patch a model in this process, and keep what is wrong with it for the end."""
-    try:
-        return patch_model(order, task, progress, finish, say_report)
-    except GraphpatchError as error:
-        return TaskResult(task, error=str(error))
-
-
-def report_each(
-    total: int, results: Iterable[TaskResult], as_json: bool, tell: Words, verb: str
-) -> int:
-    """Print what became of each model, and a summary on stderr; the exit code of the command."""
+def say_each(
+    total: int, results: Results, as_json: bool, lines_of: Callable[[dict[str, Any]], list[str]]
+) -> list[TaskResult]:
+    """Print what became of each model, as each ends, and return the results."""
     ended: list[TaskResult] = []
-    with bar(of_many=True) as progress:
+    with bar(of_many=True) as progress, closing(results):
         for done in results:
             ended.append(done)
             if as_json:
@@ -250,10 +208,9 @@ def report_each(
                 say_json({"model": done.task.model, **done.report, **result})
             elif not done.error:
                 passed = [f"{done.task.model}: {done.passed_over}"] if done.passed_over else []
-                say_lines(passed or tell(done.report))
+                say_lines(passed or lines_of(done.report))
             progress("models", len(ended), total)
-    _say_counts(ended, verb)
-    return _exit_code(ended)
+    return ended
 
 
 def _exit_code(ended: list[TaskResult]) -> int:
@@ -263,7 +220,8 @@ def _exit_code(ended: list[TaskResult]) -> int:
     return 1 if any(done.error for done in ended) else 0
 
 
-def _say_counts(ended: list[TaskResult], verb: str) -> None:
+def say_counts(ended: list[TaskResult], verb: str) -> int:
+    """Print a summary of many models on stderr; the exit code of the command."""
     failed = [done for done in ended if done.error]
     passed = sum(bool(done.passed_over) for done in ended)
     counts = [f"{len(ended) - len(failed) - passed} {verb}"]
@@ -277,6 +235,7 @@ def _say_counts(ended: list[TaskResult], verb: str) -> None:
     say_lines([f"{plural(len(ended), 'model')}: {', '.join(counts)}", *noted(notes)], err=True)
     for done in sorted(failed, key=lambda done: done.task.model):
         say_error(done.error)
+    return _exit_code(ended)
 
 
 def _patched_lines(report: dict[str, Any]) -> list[str]:
@@ -296,6 +255,15 @@ def destination_in_words(report: Mapping[str, Any]) -> str:
 
 def _refuse_options(order: FleetOrder, as_json: bool) -> None:
     """Raise UsageError for what does not go together."""
+    options.refuse_both(order.jobs, order.scheduler)
+    if order.export is not None or order.losses is not None:
+        option = "--inputs" if order.losses is None else "--rebuild-gradients"
+        if order.resume:
+            raise click.UsageError(
+                f"--resume does not go with {option}: a manifest does not record it"
+            )
+        if order.is_of_many() or order.is_remote():
+            raise click.UsageError(f"{option} takes local files, named one by one, without -j")
     if "-" in order.models and order.is_of_many():
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
     if order.rules == "-" and "@-" in order.models:

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from graphpatch.cli import options
-from graphpatch.cli.apply import report_each
+from graphpatch.cli.apply import say_counts, say_each
 from graphpatch.cli.options import Texts
-from graphpatch.fleet.run import check_models
-from graphpatch.fleet.work import FleetOrder
+from graphpatch.fleet.search import search
+from graphpatch.fleet.work import FleetOrder, check_model
+from graphpatch.fleet.workers import results_of
 
 OUTPUT = {
     "model": str,
@@ -46,8 +47,10 @@ def command(
         scheduler=scheduler,
         allow_chained=allow_chained,
     )
-    total, results = check_models(order)
-    return report_each(total, results, as_json, _lines_of_check, "with the rules applied")
+    order_with_rules, tasks = order.with_rules(), search(models, allow_chained)
+    results = results_of(order_with_rules, check_model, tasks)
+    ended = say_each(len(tasks), results, as_json, _lines_of_check)
+    return say_counts(ended, "with the rules applied")
 
 
 def _lines_of_check(report: dict[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,10 +86,10 @@ def command(
             f"next: graphpatch apply {rules} {model} -o {Path(model).stem}.meta, which holds the "
             f"loops' contexts; import it after tf.compat.v1.disable_control_flow_v2()"
         )
-    tell = partial(say_answer, as_json, document, lines)
     is_written = converts or (diagnosis.fixed is not None and diagnosis.rules)
     fixes = {"version": 1, "rules": diagnosis.rules}
-    options.write_rules_file(rules if is_written else None, fixes, tell)
+    with options.writing_rules(rules if is_written else None, fixes):
+        say_answer(as_json, document, lines)
 
 
 def _lines_of_survey(diagnosis: Diagnosis, rules: str, every: bool) -> Iterator[str]:

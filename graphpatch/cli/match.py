@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -79,7 +78,8 @@ def command(
     document = {"model": paths[-1], "rules": [of_rule.document() for of_rule in matched_rules]}
     replaced = [saved_as] if saved_as and saved_as != save else []
     lines = chain(chain.from_iterable(map(_lines_of_matches, matched_rules)), replaced)
-    options.write_rules_file(save, saved, partial(say_answer, as_json, document, lines))
+    with options.writing_rules(save, saved):
+        say_answer(as_json, document, lines)
     return 1 if any(of_rule.error for of_rule in matched_rules) else 0
 
 

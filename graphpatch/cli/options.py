@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from graphpatch.formats.destination import JSON_MARK, marked, refuse_inputs, replaces
-from graphpatch.formats.output import write_file
+from graphpatch.formats.output import writing_file
 
 # Any path, `-` or URL is taken as it is typed; a shell completes files.
 PATH = click.Path(readable=False)
@@ -133,18 +134,10 @@ def checked_output(path: str, force: bool, inputs: Mapping[str, str | None]) -> 
     return named(path, replaces(path, force, is_marked=True))
 
 
-def write_rules_file(
-    path: str | None, document: Mapping[str, Any], tell: Callable[[], None]
-) -> None:
-    """Write a rules file with graphpatch's mark, if `tell` can say that it is written.
-
-    Without a path, only tell.
-    """
-    if path is None:
-        tell()
-        return
+def writing_rules(path: str | None, document: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """Write a rules file with graphpatch's mark, which takes its name at the end; or nothing."""
     text = json.dumps({**document, **JSON_MARK}, indent=2) + "\n"
-    write_file(Path(path), [marked(text.encode())], confirm=tell)
+    return writing_file(Path(path), [marked(text.encode())]) if path else nullcontext()
 
 
 def named(path: str, is_replaced: bool) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 import msgspec
 
@@ -41,5 +39,6 @@ def command(
         indented = msgspec.json.format(msgspec.json.encode(rules), indent=2).decode()
         say_answer(as_json, rules, indented.splitlines())
     else:
-        tell = partial(say_lines, [options.checked_output(save, force, {})])
-        options.write_rules_file(save, msgspec.to_builtins(rules), tell)
+        written = options.checked_output(save, force, {})
+        with options.writing_rules(save, msgspec.to_builtins(rules)):
+            say_lines([written])

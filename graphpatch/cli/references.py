@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from graphpatch.cli import options
@@ -39,4 +38,5 @@ def command(
     recorded = references(model, read_feed(feed), path.with_suffix("").name)
     skipped = [f"  skipped  {name}: {why}" for name, why in recorded.skipped.items()]
     lines = [f"{model}: {len(recorded.arrays)} activations -> {where}", *skipped]
-    recorded.save(path, partial(say_lines, lines))
+    with recorded.writing(path):
+        say_lines(lines)

@@ -14,7 +14,7 @@ from graphpatch.cli.say import bar, noted, say_answer
 from graphpatch.formats import Model, load
 from graphpatch.formats.destination import refuse_inputs, replaces
 from graphpatch.formats.foreign import refuse_suffix
-from graphpatch.formats.model import is_written_at, write_to_stdout
+from graphpatch.formats.model import is_written_at
 from graphpatch.formats.output import sweep
 from graphpatch.shown import plural
 
@@ -55,23 +55,15 @@ def command(
         if piped and as_json:
             raise click.UsageError("--json and the model would both go to standard output")
         document = {**reverted.document(), "model": model, "output": output}
-
-        def tell() -> None:
-            say_answer(as_json, document, _lines_of_revert(document), err=piped)
-
-        if output is None:
-            tell()
-        elif piped:
-            write_to_stdout(reverted.model, progress)
-            tell()
-        else:
+        if output is not None and not piped:
             refuse_inputs(output, {"the model itself": model})
             refuse_suffix(output, patched.path)
             is_there = is_written_at(reverted.model, Path(output))  # then nothing is lost
             if is_there or replaces(output, force):
                 document["replaced"] = True
             sweep([output])
-            reverted.model.write(output, progress, tell)
+        with reverted.model.writing(output, progress):
+            say_answer(as_json, document, _lines_of_revert(document), err=piped)
 
 
 def _output_beside(patched: Model, reverted: Model) -> str:

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -130,16 +129,6 @@ def noted(notes: Iterable[str], before: str = "") -> Iterator[str]:
     yield from (f"{before}note: {text}" for text in notes[:IN_LIST])
     if more := and_more(notes, IN_LIST):
         yield f"{before}note: {more}"
-
-
-@contextmanager
-def notes_of_warnings() -> Iterator[list[str]]:
-    """Return the texts of UserWarnings meanwhile, which are printed as notes."""
-    notes: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield notes
-    notes += [str(warning.message) for warning in caught if warning.category is UserWarning]
 
 
 # Progress.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import click
 from graphpatch.analysis.split_parts import is_part, refuse_folder
 from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.say import bar, noted, notes_of_warnings, say_answer
+from graphpatch.cli.say import bar, noted, say_answer
 from graphpatch.errors import OutputError
 from graphpatch.formats.destination import replaces
 
@@ -63,11 +63,14 @@ def command(
     with bar() as progress:
         listed = [options.comma_separated((cut,)) for cut in cuts]
         by = options.comma_separated(wrt)
-        with notes_of_warnings() as notes:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
             parts = split(model, loss, listed, by, progress, allow_unsafe_ops)
+    notes = [str(warning.message) for warning in caught if warning.category is UserWarning]
     document = {"output": folder, **parts.document(), "notes": notes}
     lines = [*_steps_in_words(where, document), *noted(notes)]
-    parts.save(folder, partial(say_answer, as_json, document, lines))
+    with parts.writing(Path(folder)):
+        say_answer(as_json, document, lines)
 
 
 def _steps_in_words(folder: str, document: dict[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import webbrowser
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,8 @@ def _write_page(shown: View, path: str, written: str, is_opened: bool) -> None:
     if path == "-":
         sys.stdout.write(shown.html)
         return
-    shown.save(path, partial(say_lines, list(_lines_of_view(shown.document(), written))))
+    with shown.writing(Path(path)):
+        say_lines(_lines_of_view(shown.document(), written))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
         raise OutputError(f"no browser to open {path} in was found; the page is written")
 

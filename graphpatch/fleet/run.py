@@ -1,4 +1,4 @@
-"""A command over one model or many, and the manifest of a folder of outputs."""
+"""The models that one command patches, from first to last, and the manifest of their folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from graphpatch.decoding import convert
 from graphpatch.errors import OutputError
-from graphpatch.fleet import stores, work
+from graphpatch.fleet import stores
 from graphpatch.fleet.search import Task, local_outputs, plan, search
-from graphpatch.fleet.work import FleetOrder, TaskResult, Work
+from graphpatch.fleet.work import FleetOrder, TaskResult, patch_model
 from graphpatch.fleet.workers import Results, results_of
 from graphpatch.formats.destination import errors_as, is_remote, reported
 from graphpatch.formats.output import sweep, write_file
@@ -25,58 +25,52 @@ MANIFEST_NAME = "graphpatch-manifest.jsonl"
 EVERY = 100  # models, after which a manifest in a store is written
 
 
-def check_models(order: FleetOrder) -> tuple[int, Results]:
-    """Return how many models there are, and for each whether it has the rules applied."""
-    order_with_rules, tasks = order.with_rules(), search(order.models, order.allow_chained)
-    return len(tasks), results_of(order_with_rules, work.check_model, tasks)
+class Batch(msgspec.Struct):
+    """The models of a run, in the order of the command, with its rules read, and its manifest."""
+
+    order: FleetOrder
+    tasks: Sequence[Task]
+    manifest: Manifest | None = None
+
+    def results(self) -> Results:
+        """Let workers patch the models, and yield what became of each, as each ends."""
+        with contextlib.closing(results_of(self.order, patch_model, self.tasks)) as results:
+            for done in results:
+                self.add(done)
+                yield done
+
+    def add(self, done: TaskResult) -> None:
+        """Write down what became of a model, where there is a manifest."""
+        if self.manifest is not None:
+            self.manifest.add(done)
 
 
-def patch_models(order: FleetOrder, here: Work | None = None) -> tuple[int, Results]:
-    """Return how many models there are, and what became of each, as each ends.
+@contextlib.contextmanager
+def planned(order: FleetOrder) -> Iterator[Batch]:
+    """Give the models that are to be patched, and the folder and manifest that they go to.
 
-    What is not for workers is done `here`, where that is given.
     Raises FleetError, RulesError or OutputError where no model is touched.
     """
-    into = order.out if order.is_into_folder() else None
-    recorded = order.recorded and into is not None and not order.dry_run
-    order_with_rules = order.with_rules(recorded)
+    is_folder = order.is_into_folder()
+    into = order.out if is_folder and not order.dry_run else None
+    order_with_rules = order.with_rules(recorded=into is not None and order.losses is None)
     tasks = search(order.models, order.allow_chained)
     # A model that was searched for, or lies elsewhere, has no output unless -o names one.
     nowhere = any(task.searched or is_remote(task.model) for task in tasks)
     if not (order.dry_run and order.out is None and nowhere):
-        tasks = plan(tasks, order.out, order.rules, into is not None)
-
-    def results(tasks: Sequence[Task]) -> Results:
-        if here is not None:
-            return (here(order_with_rules, task) for task in tasks)
-        return results_of(order_with_rules, work.patch_model, tasks)
-
-    if into is not None and not order.dry_run:
-        return len(tasks), _into_folder(order_with_rules, tasks, into, results)
-    if not order.dry_run:
-        sweep(local_outputs(tasks))  # what an earlier run left half-written
-    return len(tasks), results(tasks)
-
-
-def _into_folder(
-    order: FleetOrder, tasks: list[Task], folder: str, results: Callable[[list[Task]], Results]
-) -> Results:
-    """Yield the results of tasks that write into a folder, each written down in its manifest."""
-    with _made(folder):
-        manifests = [] if is_remote(folder) else [Path(folder) / MANIFEST_NAME]
-        sweep([*local_outputs(tasks), *manifests])
-        if not order.recorded:
-            yield from results(tasks)
-            return
-        manifest = Manifest(folder, order)
-        if order.resume:
-            tasks = [replace(task, known=manifest.known(task)) for task in tasks]
-        try:
-            for done in results(tasks):
-                manifest.add(done)
-                yield done
-        finally:
-            manifest.close()
+        tasks = plan(tasks, order.out, order.rules, is_folder)
+    batch = Batch(order_with_rules, tasks)
+    with contextlib.ExitStack() as stack:
+        if into is not None:
+            stack.enter_context(_made(into))
+        if not order.dry_run:  # what an earlier run left half-written
+            manifests = [] if into is None or is_remote(into) else [f"{into}/{MANIFEST_NAME}"]
+            sweep([*local_outputs(tasks), *manifests])
+        if into is not None and batch.order.recorded:
+            batch.manifest = stack.enter_context(contextlib.closing(Manifest(into, batch.order)))
+            if order.resume:
+                batch.tasks = [replace(task, known=batch.manifest.known(task)) for task in tasks]
+        yield batch
 
 
 @contextlib.contextmanager

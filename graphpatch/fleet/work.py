@@ -9,8 +9,9 @@ import gc
 import hashlib
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from graphpatch.fleet.search import Task, is_plain_folder, is_search
 from graphpatch.formats import load
 from graphpatch.formats.destination import Export, is_remote, model_path, replaces, reported
 from graphpatch.formats.foreign import not_there
-from graphpatch.formats.model import write_to_stdout
 from graphpatch.formats.output import regular_files
 from graphpatch.gradients.tensors import checked_name
 from graphpatch.graph.graph import Progress
@@ -67,8 +67,9 @@ class FleetOrder(msgspec.Struct, frozen=True):
     scheduler: str | None = None  # of a cluster, whose workers do it
     allow_chained: bool = False  # URLs of what lies inside another file
     export: Export | None = None
+    losses: tuple[str, ...] | None = None  # of a training graph, whose gradients are built anew
     force: bool = False  # outputs may replace what graphpatch did not write
-    recorded: bool = True  # hashes are taken of what is written into a folder, for its manifest
+    recorded: bool = False  # hashes are taken of what is read and written, for a manifest
     read: tuple[Rule, ...] = ()
     root: str = ""
     version: str = msgspec.field(default_factory=lambda: graphpatch.__version__)
@@ -141,8 +142,6 @@ class FleetOrder(msgspec.Struct, frozen=True):
 
 
 Work = Callable[[FleetOrder, Task], TaskResult]
-Finish = Callable[[Result], Result]
-Tell = Callable[[dict[str, Any]], None]
 
 
 def run_task(work: Work, order: FleetOrder, task: Task) -> TaskResult:
@@ -177,48 +176,64 @@ def check_model(order: FleetOrder, task: Task) -> TaskResult:
     return TaskResult(task, checked.document(), error=checked.error)
 
 
-def patch_model(
-    order: FleetOrder,
-    task: Task,
-    progress: Progress | None = None,
-    finish: Finish | None = None,
-    tell: Tell | None = None,
-) -> TaskResult:
-    """Patch one model, and write it; what is wrong with it is raised.
+def patch_model(order: FleetOrder, task: Task) -> TaskResult:
+    """Patch one model, and write it; what is wrong with it is raised."""
+    with patching(order, task) as done:
+        return done
 
-    `finish` may change the result before it is written. `tell` gets the report before an output
-    takes its name: where it raises, there is none.
+
+@contextmanager
+def patching(
+    order: FleetOrder, task: Task, progress: Progress | None = None
+) -> Iterator[TaskResult]:
+    """Patch one model, and give the report on it; the output takes its name at the end.
+
+    An output that cannot be reported is not written.
     """
     with _at_hand(order, task.model) as path:
         original = Path(model_path(str(path)))
         source = content(original) if order.recorded and task.model != "-" else ""
         if task.known is not None and _is_done(order, task, source):
-            return TaskResult(task, passed_over="done before, and unchanged since")
-        report: dict[str, Any] = {"output": None if order.dry_run else task.output}
+            yield TaskResult(task, passed_over="done before, and unchanged since")
+            return
+        output = None if order.dry_run else task.output
+        report: dict[str, Any] = {"output": output}
         if order.dry_run:
             report["would_write"] = task.output
         target = task.output if is_remote(task.output) else str(order.path(task.output))
         if task.output and replaces(target, order.force, original, label=task.output):
             report["replaced"] = True
         result = apply_rules(order.read, load(path, progress), progress, order.export)
-        result = finish(result) if finish else result
+        if order.losses is not None:
+            result = _with_rebuilt_gradients(result, order.losses)
         report = result.to_json(task.model, task.output, report)
-
-        def confirm() -> None:
-            if tell is not None:
-                tell(report)
-
-        if order.dry_run or task.output == "-":
-            if not order.dry_run:
-                write_to_stdout(result.model, progress)
-            confirm()
-            return TaskResult(task, report, hashes=(source, ""))
         if order.recorded and not is_remote(task.output):
             order.path(task.output).parent.mkdir(parents=True, exist_ok=True)
-        with _at_hand(order, task.output, stores.delivered) as new:
-            result.model.write(new, progress, confirm)
-            written = content(new) if order.recorded else ""
-    return TaskResult(task, report, hashes=(source, written))
+        with ExitStack() as stack:
+            new: Path | str | None = output
+            if output not in (None, "-"):
+                new = stack.enter_context(_at_hand(order, task.output, stores.delivered))
+            written = stack.enter_context(result.model.writing(new, progress))
+            hashes = source, content(written) if written and order.recorded else ""
+            yield TaskResult(task, report, hashes=hashes)
+
+
+def _with_rebuilt_gradients(result: Result, losses: Sequence[str]) -> Result:
+    """Return the result with its training graph's gradients built anew, by TensorFlow."""
+    from graphpatch.analysis.training import gradient_sections
+    from graphpatch.runtime.rebuild import rebuild_gradients
+
+    graphs = [graph.main for graph in result.model.graphs]
+    sections = [section for graph in graphs for section in gradient_sections(graph, losses)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        model = rebuild_gradients(result.model, losses)
+    stale = tuple(f"{section.scope}/** (" for section in sections)
+    notes = [text for text in result.report["notes"] if not text.startswith(stale)]
+    notes += [str(section) for section in sections]
+    notes += [str(warning.message) for warning in caught if warning.category is UserWarning]
+    nodes = {**result.report["nodes"], "after": model.node_count}
+    return Result(model, {**result.report, "nodes": nodes, "notes": notes})
 
 
 def _is_done(order: FleetOrder, task: Task, source: str) -> bool:

@@ -32,7 +32,7 @@ TRIES = 3  # how often a model is tried alone on which a worker may have died
 ANSWER_TIMEOUT = 5  # seconds, for each of the answers of a cluster that are waited for
 
 Call = Callable[[Task], TaskResult]
-Results = Iterator[TaskResult]
+Results = Generator[TaskResult, None, None]
 
 _CALLS: list[Call] = []  # in a worker process: what it does with each task
 
@@ -53,7 +53,7 @@ def results_of(order: FleetOrder, work: Work, tasks: Sequence[Task]) -> Results:
     if jobs > 1 and not in_memory:
         return by_processes(call, tasks, jobs)
     gc.freeze()  # what there is now is not looked at by the collection after a model
-    return map(call, tasks)
+    return (call(task) for task in tasks)
 
 
 # Processes of this machine.
@@ -182,9 +182,7 @@ def _died(task: Task) -> TaskResult:
 # The workers of a cluster.
 
 
-def by_cluster(
-    address: str, call: Call, tasks: Sequence[Task], out: str | None
-) -> Iterator[TaskResult]:
+def by_cluster(address: str, call: Call, tasks: Sequence[Task], out: str | None) -> Results:
     """Yield what became of each task, as each ends. Dask does again what a dead worker was at.
 
     Raises FleetError where the scheduler does not answer or goes away, or a worker cannot do the

@@ -6,7 +6,8 @@ import filecmp
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,9 +34,9 @@ from graphpatch.formats.output import (
     memory_chunks,
     regular_files,
     sweep,
-    write_file,
-    write_folder,
     write_pieces,
+    writing_file,
+    writing_folder,
 )
 from graphpatch.graph.graph import ModelGraph, Progress, graph_pieces
 from graphpatch.graph.wire import Piece, Source, message, piece_bytes, refuse_changed, size
@@ -308,31 +309,42 @@ class Model:
         check_progress(progress)
         refuse_suffix(os.fspath(path), self.path)
         sweep([Path(path)])
-        self.write(path, progress)
+        with self.writing(path, progress):
+            pass
 
-    def write(
-        self,
-        path: str | os.PathLike[str],
-        progress: Progress | None = None,
-        confirm: Callable[[], None] | None = None,
-    ) -> None:
-        """Write it as `save` does; for many models at once what others left is taken away first.
+    @contextmanager
+    def writing(
+        self, output: str | os.PathLike[str] | None, progress: Progress | None = None
+    ) -> Iterator[Path | None]:
+        """Write it as `save` does, and give what is written, which takes its name at the end.
 
-        `confirm` is called when all is written, before it takes its name.
-
-        Raises OutputError and ModelError as `save` does.
+        For many models at once what others left is taken away first. None is not written, and `-`
+        is standard output: then None is given. Raises OutputError and ModelError as `save` does.
         """
-        path = Path(path)
-        with reported(path):
-            if not self.in_memory:
-                refuse_inputs(path, {"the model itself": self.path})
-            refuse_changed([self.source])
-            is_saved = self.container is SAVED and path.suffix not in FILES
-            if not self.file and not (self.in_memory and is_saved):
-                write_file(path, self.encoded(path.suffix), progress, confirm)
-                return
-            self._refuse_folder(path)
-            write_folder(path, self.all_files(), confirm)
+        if output is None:
+            yield None
+        elif output == "-":
+            if self.file:
+                raise OutputError("a SavedModel is a folder, and does not go through a pipe")
+            pieces = self.encoded("")
+            sys.stdout.flush()
+            with reported("standard output"):
+                write_pieces(sys.stdout.fileno(), pieces, progress)
+            yield None
+        else:
+            path = Path(output)
+            with reported(path):
+                if not self.in_memory:
+                    refuse_inputs(path, {"the model itself": self.path})
+                refuse_changed([self.source])
+                is_saved = self.container is SAVED and path.suffix not in FILES
+                if not self.file and not (self.in_memory and is_saved):
+                    written = writing_file(path, self.encoded(path.suffix), progress)
+                else:
+                    self._refuse_folder(path)
+                    written = writing_folder(path, self.all_files())
+                with written as temporary:
+                    yield temporary
 
     def _refuse_folder(self, path: Path) -> None:
         """Raise OutputError where a SavedModel cannot be a folder of this name."""
@@ -472,13 +484,3 @@ def _holds(path: Path, content: Sequence[Piece] | Path) -> bool:
         return False
     with path.open("rb") as file:
         return all(file.read(len(chunk)) == chunk for chunk in memory_chunks(content))
-
-
-def write_to_stdout(model: Model, progress: Progress | None) -> None:
-    """Write the bytes of a model to standard output. Raises OutputError for a SavedModel."""
-    if model.file:
-        raise OutputError("a SavedModel is a folder, and does not go through a pipe")
-    pieces = model.encoded("")
-    sys.stdout.flush()
-    with reported("standard output"):
-        write_pieces(sys.stdout.fileno(), pieces, progress)

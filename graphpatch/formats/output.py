@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graphpatch.errors import CHANGED, ModelError
@@ -180,29 +180,22 @@ def exchange(temporary: Path, path: Path) -> None:
     sweep([path])
 
 
-Confirm = Callable[[], None]
-"""What is done when an output is whole, before it takes its name; where it raises, nothing is left.
+@contextlib.contextmanager
+def writing_file(
+    path: Path, pieces: Sequence[Piece], progress: Progress | None = None
+) -> Iterator[Path]:
+    """Write the pieces, and give the file that has them, which is renamed to `path` at the end.
 
-A command says there what it wrote: if nobody can be told, it failed.
-"""
-
-
-def write_file(
-    path: Path,
-    pieces: Sequence[Piece],
-    progress: Progress | None = None,
-    confirm: Confirm | None = None,
-) -> None:
-    """Write the pieces to `path`; until they are all there, what was there before stays.
-
-    A link is followed; a pipe or device is written to as it is. Raises OutputError where the
-    folder is not there or not writable, or the disk is full.
+    A command prints there what it wrote: where it cannot, nothing is written, and what was there
+    before stays. A link is followed; a pipe or device is written to as it is. Raises OutputError
+    where the folder is not there or not writable, or the disk is full.
     """
     with reported(path):
         if path.exists() and not (path.is_file() or path.is_dir()):
             with path.open("wb", buffering=0) as device:
                 write_pieces(device.fileno(), pieces, progress)
-            _confirmed(confirm)
+            with reported("standard output"):
+                yield path
             return
         target = _followed(path)
         if target.is_dir():
@@ -210,22 +203,14 @@ def write_file(
         with unfinished(target) as temporary:
             _write(temporary, pieces, progress)
             _keep_mode(target, temporary)
-            _confirmed(confirm)
+            with reported("standard output"):
+                yield temporary
             temporary.replace(target)
 
 
-def _confirmed(confirm: Confirm | None) -> None:
-    if confirm is not None:
-        with reported("standard output"):
-            confirm()
-
-
-def write_folder(
-    path: Path,
-    files: Mapping[str, Sequence[Piece] | Path],
-    confirm: Confirm | None = None,
-) -> None:
-    """Write a folder of files by their paths in it, which appears whole in the place of another.
+@contextlib.contextmanager
+def writing_folder(path: Path, files: Mapping[str, Sequence[Piece] | Path]) -> Iterator[Path]:
+    """Write a folder of files by their paths in it, and give it; it goes to `path` at the end.
 
     A path is copied: what the file holds, and not its mode, as one may be read-only.
     """
@@ -243,8 +228,21 @@ def write_folder(
 
                 shutil.copyfile(content, new)
         _keep_modes(target, temporary)
-        _confirmed(confirm)
+        with reported("standard output"):
+            yield temporary
         exchange(temporary, target)
+
+
+def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:
+    """Write the pieces to `path`; until they are all there, what was there before stays."""
+    with writing_file(path, pieces, progress):
+        pass
+
+
+def write_folder(path: Path, files: Mapping[str, Sequence[Piece] | Path]) -> None:
+    """Write a folder of files, which appears whole in the place of another."""
+    with writing_folder(path, files):
+        pass
 
 
 def _followed(path: Path) -> Path:

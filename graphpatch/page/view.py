@@ -6,8 +6,8 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -25,7 +25,7 @@ from graphpatch.errors import ModelError, PatchError, check_path, tensor_names
 from graphpatch.formats import Model
 from graphpatch.formats.destination import PAGE_MARK, marked, refuse_inputs
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.formats.output import write_file
+from graphpatch.formats.output import writing_file
 from graphpatch.graph.graph import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.page.document import built_document
@@ -115,10 +115,8 @@ class View:
         """Return what `view --json` prints: the data that the page draws."""
         return self.data
 
-    def save(self, path: str | os.PathLike[str], confirm: Callable[[], None] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file, whole or not at all, over what was there.
-
-        `confirm` is called when all is written, before the file takes its name.
 
         Raises OutputError where the file cannot be written, or is one of the models; ModelError
         where the file of a model was changed; TypeError where `path` is not a path.
@@ -127,10 +125,15 @@ class View:
             >>> graphpatch.view("model.pb", sources="x", targets="loss").save("page.html")
         """
         check_path("path", path, "the path of a page to write")
+        with self.writing(Path(path)):
+            pass
+
+    def writing(self, path: Path) -> AbstractContextManager[Path]:
+        """Write the page as `save` does, and give the file, which takes its name at the end."""
         for model in self.models:
-            refuse_model(Path(path), model)
+            refuse_model(path, model)
         page = marked(f"{self.html.rstrip()}\n{PAGE_MARK}\n".encode())
-        write_file(Path(path), [page], confirm=confirm)
+        return writing_file(path, [page])
 
     def __repr__(self) -> str:
         lines = sum(len(self.data["bodies"][part["body"]]["names"]) for part in self.data["graphs"])

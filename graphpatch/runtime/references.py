@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats.destination import JSON_MARK, MARK, NO_CHECKSUM, marked
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.formats.model import graph_with_tags
-from graphpatch.formats.output import Confirm, write_file, write_folder
+from graphpatch.formats.output import writing_file, writing_folder
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Node
@@ -47,16 +47,17 @@ class References:
     arrays: dict[str, Any]
     skipped: dict[str, str]
 
-    def save(self, path: str | Path, confirm: Confirm | None = None) -> None:
+    @contextmanager
+    def writing(self, path: Path) -> Iterator[None]:
         """Write the rules, and beside them the arrays, in a folder of the rules' name.
 
-        `confirm` is called when all is written; where it raises, nothing is left.
+        Both take their names at the end.
         """
-        target = Path(path)
         files = {Path(name).name: [_marked_npy(array)] for name, array in self.arrays.items()}
         text = json.dumps({**self.rules, **JSON_MARK}, indent=2) + "\n"
-        rules = partial(write_file, target, [marked(text.encode())], confirm=confirm)
-        write_folder(target.with_suffix(""), files, confirm=rules)
+        rules = writing_file(path, [marked(text.encode())])
+        with writing_folder(path.with_suffix(""), files), rules:
+            yield
 
 
 def _marked_npy(array: Any) -> bytes:

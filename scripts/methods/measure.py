@@ -150,7 +150,8 @@ def by_references(path: Path, subject: Subject, top: int) -> tuple[Any, int]:
     zeros = {name: np.zeros_like(value) for name, value in subject.feed().items()}
     with tempfile.TemporaryDirectory() as folder:
         rules = Path(folder, "rules.json")
-        references(path, {**zeros, **subject.scalars}, "rules").save(rules)
+        with references(path, {**zeros, **subject.scalars}, "rules").writing(rules):
+            pass
         result = graphpatch.apply(rules, path)
         _, x, dx = attribution(result.model, subject, subject.given, top)
     return (x * dx)[0], len(result.report["rules"])

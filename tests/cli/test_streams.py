@@ -70,9 +70,8 @@ main()
 
 
 def test_workers_that_cannot_start_leave_no_manifest(run_cli: Run, folder: Path) -> None:
-    command = [sys.executable, "-c", START_FAILS]
     args = ("apply", "rules.json", "model.pb", "large.pb", "-o", "new/", "-j", "2")
-    done = run_cli(*args, cwd=folder, command=command)
+    done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", START_FAILS])
     refused(done, "the worker processes cannot be started: [Errno 11] no process")
     assert not (folder / "new").exists()
 

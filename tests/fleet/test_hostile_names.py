@@ -14,7 +14,7 @@ from msgspec import structs
 
 from graphpatch.errors import FleetError, GraphpatchError, OutputError
 from graphpatch.fleet import stores
-from graphpatch.fleet.run import MANIFEST_NAME, Manifest, patch_models
+from graphpatch.fleet.run import MANIFEST_NAME, Manifest, planned
 from graphpatch.fleet.search import Task, search
 from graphpatch.fleet.work import FleetOrder, TaskResult
 from tests import graphs
@@ -35,7 +35,8 @@ def archive(path: Path, *members: str) -> str:
 
 
 def done(order: FleetOrder) -> list[TaskResult]:
-    return list(patch_models(order)[1])
+    with planned(order) as batch:
+        return list(batch.results())
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,7 @@ def test_chained_urls_are_opened_where_they_are_asked_for(
         (rules, *written),
     ):
         refused(run_cli("apply", *args), "--allow-chained-urls opens it")
-    here = tmp_path / "here"
-    here.mkdir()
+    (here := tmp_path / "here").mkdir()
     opened = run_cli("apply", "--allow-chained-urls", rules, url, "-o", tmp_path / "out", cwd=here)
     assert opened.code == 0, opened.stderr
     assert (tmp_path / "out/saved_model.pb").exists()

@@ -26,7 +26,7 @@ from graphpatch.rules import rules_from
 from tests import graphs
 from tests.refusals import MODEL, RULE
 
-ORDER = FleetOrder("rules.json", recorded=False, read=tuple(rules_from([RULE])))
+ORDER = FleetOrder("rules.json", read=tuple(rules_from([RULE])))
 
 
 def tasks(folder: Path, count: int) -> list[Task]:
@@ -130,9 +130,8 @@ def test_what_was_left_is_swept(tmp_path: Path) -> None:
     for name in (".saved.1.tmp", ".saved.2.old", ".other.3.old", "other"):
         graphs.saved_model_folder(tmp_path / name, graphs.metagraph(graphs.sample(), "a"))
     sweep([str(tmp_path / name) for name in ("a.pb", "b.pb", "saved", "other", "gone/x.pb")])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".a.pb.x.tmp", ".c.pb.12.tmp", "a.pb", "other", "saved",
-    ]  # fmt: skip
+    names = [".a.pb.x.tmp", ".c.pb.12.tmp", "a.pb", "other", "saved"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 def test_no_model_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,9 @@ def test_a_copy_of_the_model_and_empty_files_are_nothing_to_lose(folder: Path) -
 @pytest.mark.parametrize("array", [np.eye(3, 2), np.float32(2), np.asfortranarray(np.eye(2, 5))])
 def test_arrays_of_references_stay_where_edited(run_cli: Run, tmp_path: Path, array: Any) -> None:
     args = ("references", "model.pb", "--feed", "gone.npz", "-o", "ref.json")
-    References({"rules": []}, {"ref/000.npy": np.asarray(array)}, {}).save(tmp_path / "ref.json")
+    arrays = {"ref/000.npy": np.asarray(array)}
+    with References({"rules": []}, arrays, {}).writing(tmp_path / "ref.json"):
+        pass
     path = tmp_path / "ref/000.npy"
     assert_array_equal(np.load(path), array)
     assert_array_equal(tensors.array(path.read_bytes(), "000.npy"), array)
