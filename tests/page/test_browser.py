@@ -220,7 +220,7 @@ def test_variables_are_one_line_without_lanes(show: Show) -> None:
     )))  # fmt: skip
     opened = show(graphpatch.view(graph))
     assert "12 variables: each gets a gradient" in opened.rows()[-1]
-    assert opened.page.evaluate("view.shown.parts[0].sides[0].width") <= 2
+    assert opened.page.evaluate("view.root.sides[0].width") <= 2
     assert not any("VariableV2" in row for row in opened.rows())
     opened.press("End", "Enter")
     assert sum("VariableV2" in row for row in opened.rows()) > 3
@@ -332,7 +332,7 @@ def test_search_keys_and_legend_reach_functions_in_functions(show: Show) -> None
         # Away from it, and what is around it closed again.
         opened.press("Home", "End")
         page.click("#fold")
-        page.evaluate("view.shown.inside.clear(); view.keep(() => {})")
+        page.evaluate("view.rows.filter(row => row.line).forEach(row => view.fold(row, false))")
         assert not any("Round" in row for row in opened.rows())
 
 

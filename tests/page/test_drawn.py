@@ -26,7 +26,7 @@ INK = {NONE: "none", ZERO: "none", FULL: "full", CHANGED: "changed", BLOCKED: "b
 DRAWN = """
 () => {
   const rows = [...document.querySelectorAll(".row")];
-  const lines = rows.map(row => [row, view.shown.rows[Number(row.id.slice(3))]]);
+  const lines = rows.map(row => [row, view.rows[Number(row.id.slice(3))]]);
   const inks = marks => [...marks].map(mark => getComputedStyle(mark).stroke);
   const fromAbove = path => /^M[\\d.]+ 0[VC]/.test(path.getAttribute("d"));
   return lines.filter(([, shown]) => shown.kind === "line").map(([row, shown]) => [

@@ -28,14 +28,14 @@ graphs => graphs.map(drawn => {
   for (const place of drawn.closed) {
     if (body.folds.length) body.folds[place % body.folds.length].isOpen = false;
   }
-  const shown = new Shown([body]);
-  shown.build(body);
-  const [part] = shown.parts, [side] = part.sides;
+  const part = new Row(null, "function", body, ALL), rows = [];
+  part.addTo(rows);
+  const [side] = part.sides;
   const rowOf = new Map(body.lines.map(line => [line.name, line.row]));
   return {
     order: drawn.names.map(name => rowOf.get(name)), at: [...part.at], knots: [...side.knots],
     lanes: side.lanes, group: body.group, folds: body.folds,
-    names: body.lines.map(line => line.name), kinds: shown.rows.map(row => row.kind),
+    names: body.lines.map(line => line.name), kinds: rows.map(row => row.kind),
   };
 })
 """

@@ -60,8 +60,8 @@ class Header {
     const scheme = matchMedia("(prefers-color-scheme: dark)");
     const theme = () => root.dataset.theme || (scheme.matches ? "dark" : "light");
     const clicks = {
-      fold: () => view.keep(() => view.shown.setAll(false)),
-      open: () => view.keep(() => view.shown.setAll(true)),
+      fold: () => view.foldAll(false),
+      open: () => view.foldAll(true),
       svg: () => savePicture(view, false),
       png: () => savePicture(view, true),
       help: () => view.panel.help(),
@@ -178,11 +178,11 @@ class Header {
 
   // The rules, those without an op last. A click leads to the next op of one.
   legend() {
-    const { doc, places } = this.view;
+    const { doc, lines } = this.view;
     const rules = [...doc.rules.entries()].sort(([, a], [, b]) => !a.ops - !b.ops);
     byId("legend").replaceChildren(...rules.map(([at, { name, words, ops, error }]) => {
       const isMarked = line => line.marks.includes(at);
-      const inView = places.lines.filter(isMarked).length, all = plural(ops, "op");
+      const inView = lines.filter(isMarked).length, all = plural(ops, "op");
       const count = inView < ops ? `${number(inView)} of ${all} in view` : all;
       const next = () => this.view.next(isMarked, `no op of ${name} is in view`);
       const button = makeButton("rule", badge(at, name), next);

@@ -18,19 +18,20 @@ class Keys {
   click(target) {
     const { view } = this, element = target.closest(".row");
     if (!element) return;
-    const row = view.shown.rows[Number(element.id.slice(3))];
-    view.selected = row.index;
-    const isCall = target.closest(".arrow") && row.line;
-    if (isCall) view.toggleCall(row, !view.shown.inside.has(row.path));
+    const row = view.rows[Number(element.id.slice(3))];
+    if (target.closest(".arrow")) view.fold(row, !row.isOpen);
     else view.toggle(row);
   }
 
   // Do what a key in the list is for; return whether it is for anything.
   press({ key, ctrlKey, metaKey, altKey }) {
     if (ctrlKey || metaKey || altKey) return false;
-    const { view } = this, row = view.shown.rows[view.selected];
+    const { view } = this, { rows, selected: row } = view;
     const page = Math.max(1, Math.floor(view.list.box.clientHeight / HEIGHT) - 1);
-    const move = step => () => view.select(view.selected + step, false);
+    const move = step => () => {
+      const index = (row ? row.index : -1) + step;
+      view.select(rows[Math.max(0, Math.min(index, rows.length - 1))], false);
+    };
     const keys = {
       ArrowDown: move(1),
       ArrowUp: move(-1),
@@ -44,8 +45,8 @@ class Keys {
       r: () => view.next(line => line.marks.length, "no op of a rule is in view"),
     };
     const onRow = {
-      ArrowRight: () => this.openRow(row),
-      ArrowLeft: () => this.closeRow(row),
+      ArrowRight: () => view.fold(row, true),
+      ArrowLeft: () => this.close(row),
       Enter: () => view.toggle(row),
       " ": () => view.toggle(row),
     };
@@ -54,20 +55,10 @@ class Keys {
     return Boolean(does);
   }
 
-  openRow(row) {
-    if (row.line) this.view.toggleCall(row, true);
-    else if (row.fold && !row.fold.isOpen) this.view.toggle(row);
-  }
-
-  // Close a scope or a call; go from a line that is neither to the scope around it.
-  closeRow(row) {
-    const { view } = this, { rows, inside } = view.shown;
-    if (row.fold && row.fold.isOpen) view.toggle(row);
-    else if (row.line && inside.has(row.path)) view.toggleCall(row, false);
-    else {
-      const isScope = above => above.fold && above.kind !== "folded" && isAround(above, row);
-      const scope = rows.slice(0, row.index).reverse().find(isScope);
-      if (scope) view.select(scope.index, false);
-    }
+  // Close what a row holds; go from one that holds nothing, or is closed, to what holds it.
+  close(row) {
+    const { view } = this, { parent } = row;
+    if (row.isOpen && row.kind !== "function") view.fold(row, false);
+    else if (view.rows[parent.index] === parent) view.select(parent, false);
   }
 }

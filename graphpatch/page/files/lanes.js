@@ -2,6 +2,7 @@
 // in the op's column; all that read it join the same lane, as branches do in `git log --graph`.
 
 const HEIGHT = 26, MIDDLE = HEIGHT / 2; // of a row of one line of text
+const BELOW = 9999; // where lanes leave a row, which cuts them off at its end
 const MOST_LANES = 8; // columns; more lanes run together in the last one
 
 // For each side of a part: the lanes between its rows, and the column of each row.
@@ -39,20 +40,11 @@ function columnsOf({ body: { lines, group }, at }, side, lanes) {
     if (knots.has(index) || !flowAt(lines[row], side) || row >= group) return;
     const lane = endingAt.get(index), column = lane ? lane.column : take();
     knots.set(index, column);
-    free.splice(before(free, column), 0, column);
+    free.push(column);
+    free.sort((a, b) => a - b);
     for (const starting of startingAt.get(index) || []) starting.column = take(column);
   });
   return { knots, width: Math.max(width, 1) };
-}
-
-// How many of some numbers, which are in their order, lie before one.
-function before(numbers, number) {
-  let low = 0, high = numbers.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (numbers[middle] < number) low = middle + 1; else high = middle;
-  }
-  return low;
 }
 
 // What flows in a lane at a row: the most of what has joined it above the row, or also at it.
@@ -61,26 +53,27 @@ function flowIn(lane, row, isIncluded) {
   return Math.max(0, ...joined.map(([, flow]) => flow));
 }
 
-// The lanes of one row as an SVG, as tall as the row is; columns lie `pitch` pixels apart.
-function drawLanes({ index: row, kind }, side, lanes, flow, pitch, height) {
+// The lanes of one row as an SVG, of those that are laid out; columns lie `pitch` pixels apart.
+function drawLanes({ index: row, kind, isOpen, lines }, side, { knots, width }, lanes, pitch) {
   const at = column => (Math.min(column, MOST_LANES - 1) + 0.5) * pitch + 2;
-  const width = Math.min(side.width, MOST_LANES) * pitch + 4;
-  const picture = svg("svg", { width, height, "aria-hidden": "true" });
-  const knot = side.knots.get(row);
-  const isKnot = ["line", "folded"].includes(kind) && knot !== undefined && flow > 0;
+  const wide = Math.min(width, MOST_LANES) * pitch + 4;
+  const picture = svg("svg", { width: wide, "aria-hidden": "true" });
+  const isFolded = kind === "scope" && !isOpen, knot = knots.get(row);
+  const flow = kind === "line" || isFolded ? flowOf(lines, side) : 0;
+  const isKnot = knot !== undefined && flow > 0;
   const draw = (path, flows) => picture.append(svg("path", { d: path, class: `lane f${flows}` }));
   const x = isKnot ? at(knot) : 0;
   // From a lane above to the knot, and from the knot to a lane below: straight, or in a curve.
   const down = lx => `M${lx} 0`
     + (lx === x ? `V${MIDDLE}` : `C${lx} ${MIDDLE} ${x} 2 ${x} ${MIDDLE}`);
   const up = lx => `M${x} ${MIDDLE}`
-    + (lx === x ? "" : `C${x} ${HEIGHT - 2} ${lx} ${MIDDLE} ${lx} ${HEIGHT}`) + `V${height}`;
+    + (lx === x ? "" : `C${x} ${HEIGHT - 2} ${lx} ${MIDDLE} ${lx} ${HEIGHT}`) + `V${BELOW}`;
   let together = 0;
   for (const lane of lanes.filter(({ from, to }) => from <= row && row <= to)) {
     const lx = at(lane.column);
     if (lane.from < row && row < lane.to) {
       together += lane.column >= MOST_LANES - 1;
-      draw(`M${lx} 0V${height}`, flowIn(lane, row, false));
+      draw(`M${lx} 0V${BELOW}`, flowIn(lane, row, false));
     }
     if (!isKnot) continue;
     if (row === lane.to) draw(down(lx), flowIn(lane, row, false));
@@ -90,10 +83,10 @@ function drawLanes({ index: row, kind }, side, lanes, flow, pitch, height) {
   }
   if (together > 1) {
     const lx = at(MOST_LANES);
-    picture.append(svg("path", { d: `M${lx} 0V${height}`, class: "lane together" }));
+    picture.append(svg("path", { d: `M${lx} 0V${BELOW}`, class: "lane together" }));
     picture.append(drawText(lx, MIDDLE + 3, together, "tick"));
   }
-  if (isKnot) picture.append(drawKnot(x, flow, kind === "folded"));
+  if (isKnot) picture.append(drawKnot(x, flow, isFolded));
   return picture;
 }
 

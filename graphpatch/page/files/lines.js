@@ -9,31 +9,25 @@ const FEW_VARIABLES = 3; // so many variables stand in the list by themselves
 const isFlowing = flow => flow === Flow.FULL || flow === Flow.CHANGED;
 
 // What flows through a line on one side; a function may be on the other side alone.
-const flowAt = (line, side) => line.sides[side] ? line.sides[side].flow : Flow.ABSENT;
+const flowAt = (line, side) => line.sides[side]?.flow ?? Flow.ABSENT;
 
 // The bodies of a document, each with its lines and the scopes that fold.
 function readBodies(doc) {
-  const bodies = doc.bodies.map(
-    ({ name, sides }, at) => ({ number: at, name, sideCount: sides.length }));
-  const sizes = new Map();
-  if (doc.run) doc.graphs.forEach(({ body }, at) => sizes.set(body, doc.run.graphs[at].sizes));
-  for (const body of bodies) {
-    const { lines: sizesOfLines } = sizes.get(body.number) || { lines: {} };
-    body.byNumber = readLines(body, bodies, doc, sizesOfLines);
-    arrange(body, doc.bodies[body.number].variables);
+  const bodies = doc.bodies.map(({ name, sides }) => ({ name, sideCount: sides.length }));
+  bodies.forEach((body, at) => {
+    body.byNumber = readLines(body, bodies, doc.bodies[at], doc);
+    arrange(body, doc.bodies[at].variables);
     body.contents = contentsOf(body.byNumber);
-  }
+  });
   return bodies;
 }
 
 // The lines of a body, from its table: columns of values, and mappings for what few lines have.
-function readLines(body, bodies, { bodies: bodyTables, tables, defaults }, sizes) {
-  const table = bodyTables[body.number];
+function readLines(body, bodies, table, { tables, defaults }) {
   const pick = (values, numbers = []) => numbers.map(number => values[number]);
   const lines = table.names.map((name, at) => {
     const type = tables.types[table.types[at]], marks = table.marks[at] || [];
     const findings = pick(tables.findings, table.findings[at]);
-    const plot = at in table.plots ? table.plots[at] : marks.length ? -1 : defaults[type];
     return {
       body, number: at, name, type, marks, findings,
       isCause: findings.some(finding => finding.on_path), // it ends a gradient that was asked about
@@ -43,9 +37,7 @@ function readLines(body, bodies, { bodies: bodyTables, tables, defaults }, sizes
       calls: pick(bodies, table.calls[at]),
       carried: table.carried[at],
       inputs: table.inputs[at], // names, numbers of lines, and these with the tensor that is read
-      plot: tables.plots[plot],
-      sizes: sizes[at],
-      folds: [], // those that begin here
+      plot: tables.plots[table.plots[at] ?? (marks.length ? -1 : defaults[type])],
     };
   });
   const edgesOf = edges => { // the lines that a line reads, each with what flows back there
@@ -53,12 +45,11 @@ function readLines(body, bodies, { bodies: bodyTables, tables, defaults }, sizes
     for (let at = 0; at < edges.length; at += 2) read.push([lines[edges[at]], edges[at + 1]]);
     return read;
   };
-  for (const line of lines) {
-    const at = line.number;
+  lines.forEach((line, at) => {
     line.sides = table.sides.map(({ flow, arrives, edges }) => ({
       flow: flow[at], arrives: arrives[at], edges: edgesOf(edges[at]),
     }));
-  }
+  });
   return lines;
 }
 
@@ -78,7 +69,24 @@ function arrange(body, numbers) {
   }
   const group = { first: body.group, last: body.lines.length - 1, name: "" };
   if (grouped.size) body.folds.push({ ...group, isGroup: true, isOpen: false });
-  for (const fold of body.folds) body.lines[fold.first].folds.push(fold);
+}
+
+// The scopes of at least two lines that follow each other, outer ones before inner ones: each with
+// its first and last row and its name. Of scopes of the same lines the innermost stands.
+function foldsOf(names) {
+  const begun = [], byLines = new Map();
+  for (let row = 0; row <= names.length; row++) {
+    const parts = row < names.length ? scopesOf(names[row]) : [];
+    let shared = 0;
+    while (shared < parts.length && begun[shared]?.part === parts[shared]) shared++;
+    while (begun.length > shared) {
+      const name = begun.map(scope => scope.part).join("/"), { first } = begun.pop();
+      const key = `${first}:${row - 1}`;
+      if (row - first > 1 && !byLines.has(key)) byLines.set(key, { first, last: row - 1, name });
+    }
+    for (const part of parts.slice(shared)) begun.push({ part, first: row });
+  }
+  return [...byLines.values()].sort((a, b) => a.first - b.first || b.last - a.last);
 }
 
 // The rules at some lines, what they call, and whether a gradient ends there.
@@ -120,40 +128,4 @@ function causeBehind(line, side) {
     }
   }
   return "";
-}
-
-// All lines of a graph in one order: those of its main body, and behind each op that calls
-// functions the lines of these, where they are called first.
-class Places {
-  constructor(main) {
-    this.callers = new Map([[main, null]]); // by body, the line that calls it first
-    this.lines = [];
-    this.addBody(main);
-  }
-
-  addBody(body) {
-    for (const line of body.lines) {
-      line.place = this.lines.length;
-      this.lines.push(line);
-      for (const inner of line.calls) {
-        if (this.callers.has(inner)) continue;
-        this.callers.set(inner, line);
-        this.addBody(inner);
-      }
-    }
-  }
-
-  // The next line of which something is true, from a row on; undefined where it is true of none.
-  next(row, test) {
-    // A scope stands before its first line.
-    const from = row && (row.line || row.body.lines[Math.max(row.first, 0)]);
-    const start = from ? from.place + (row.kind === "line") : 0;
-    return [...this.lines.slice(start), ...this.lines.slice(0, start)].find(test);
-  }
-
-  // The calls that lead to a function, from the main body on.
-  pathTo(body) {
-    const call = this.callers.get(body);
-    return call ? [...this.pathTo(call.body), call] : [];
-  }
 }

@@ -1,6 +1,7 @@
-// The list: of all rows, those in sight are in the page, each at its place in a tall, empty box.
+// The list: its rows lie in blocks, of which those in sight, and near it, are filled.
 
-const MORE = 12; // rows above and below those in sight
+const BLOCK = 16; // rows
+const NEAR = 300; // pixels above and below what is in sight
 const DEEPEST = 12; // scopes and functions in each other that are indented
 const INDENT = 14; // pixels
 const MOST_PRINTED = 4000;
@@ -13,71 +14,86 @@ class List {
     this.space = byId("space");
     this.box.addEventListener("scroll", () => this.draw());
     window.addEventListener("resize", () => this.redraw());
-    window.addEventListener("beforeprint", () => this.draw(true));
+    window.addEventListener("beforeprint", () => this.draw(MOST_PRINTED / BLOCK));
     window.addEventListener("afterprint", () => this.draw());
   }
 
-  // Draw anew, after the rows, the sides or the width have changed.
+  // Draw anew, after the rows, the sides or the width have changed. A row counts as one line of
+  // text tall until it has been drawn.
   redraw() {
-    this.place();
+    const { rows, parts } = this.view, sides = this.view.sides();
+    const room = Math.max(48, this.box.clientWidth * 0.3 / sides.length);
+    const head = sides.length > 1 ? HEAD_ROOM : 0; // "before" and "after" stand above
+    this.lanes = sides.map(side => {
+      const widest = parts.reduce((most, part) => Math.max(most, part.sides[side]?.width || 1), 1);
+      const columns = Math.min(widest, MOST_LANES + 1);
+      const pitch = Math.max(6, Math.min(15, room / columns));
+      return { side, pitch, width: `${Math.max(head, columns * pitch + 6)}px` };
+    });
+    this.blocks = Array.from({ length: Math.ceil(rows.length / BLOCK) }, (_, at) => {
+      const block = make("div", "block");
+      block.style.height = `${HEIGHT * Math.min(BLOCK, rows.length - at * BLOCK)}px`;
+      return block;
+    });
+    this.filled = new Set(); // numbers of blocks
+    this.space.replaceChildren(...(rows.length ? this.blocks : [this.nothing()]));
+    this.heads();
     this.draw();
   }
 
-  // Find how wide lanes are. A row counts as one line of text tall until it has been drawn.
-  place() {
-    const { rows, parts } = this.view.shown, sides = this.view.sides();
-    const room = Math.max(48, this.box.clientWidth * 0.3 / sides.length);
-    this.pitch = new Map();
-    for (const side of sides) {
-      const widths = parts.map(part => part.sides[side] ? part.sides[side].width : 0);
-      const widest = widths.reduce((most, width) => Math.max(most, width), 1);
-      const columns = Math.min(widest, MOST_LANES + 1);
-      this.pitch.set(side, { of: Math.max(6, Math.min(15, room / columns)), columns });
+  // Fill the blocks near those in sight, or so many at the top, and empty the others.
+  draw(count) {
+    const { blocks, filled, box } = this;
+    for (let isDone = false; !isDone;) { // those that are filled push others away
+      const top = box.scrollTop - NEAR, bottom = box.scrollTop + box.clientHeight + NEAR;
+      const first = count ? 0 : Math.max(0, this.at(top)), near = new Set();
+      const isNear = at => count ? at < count : blocks[at].offsetTop < bottom;
+      for (let at = first; at < blocks.length && isNear(at); at++) near.add(at);
+      const far = [...filled].filter(at => !near.has(at)).map(at => [at, blocks[at].offsetHeight]);
+      for (const [at, height] of far) {
+        blocks[at].style.height = `${height}px`;
+        blocks[at].replaceChildren();
+        filled.delete(at);
+      }
+      isDone = [...near].every(at => filled.has(at));
+      near.forEach(at => this.fill(at));
     }
-    rows.forEach(row => { row.height = HEIGHT; });
-    this.stack();
   }
 
-  // Find the top of each row.
-  stack() {
-    const { rows } = this.view.shown;
-    this.tops = new Float64Array(rows.length + 1);
-    rows.forEach((row, index) => { this.tops[index + 1] = this.tops[index] + row.height; });
-    this.space.style.height = `${this.tops[rows.length]}px`;
-  }
-
-  laneWidth(side) {
-    const { of, columns } = this.pitch.get(side);
-    const head = this.view.sides().length > 1 ? HEAD_ROOM : 0; // "before" and "after" stand above
-    return Math.max(head, columns * of + 6);
-  }
-
-  // The index of the row at a height.
-  at(top) {
-    return Math.max(0, before(this.tops, top + 0.5) - 1);
-  }
-
-  // Draw the rows in sight.
-  draw(isPrinted = false) {
-    const { shown, selected } = this.view, { rows } = shown, { box } = this;
-    const first = isPrinted ? 0 : Math.max(0, this.at(box.scrollTop) - MORE);
-    const below = isPrinted ? MOST_PRINTED : this.at(box.scrollTop + box.clientHeight) + MORE;
-    const last = Math.min(rows.length, below);
-    this.space.style.height = `${this.tops[isPrinted ? last : rows.length]}px`;
-    const passing = new Map(); // by side of a part, the lanes in sight: there may be many others
-    for (const side of shown.parts.flatMap(part => part.sides)) {
-      passing.set(side, side.lanes.filter(lane => lane.from <= last && first <= lane.to));
+  // The number of the last block that begins above a height.
+  at(height) {
+    let low = 0, high = this.blocks.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.blocks[middle].offsetTop < height) low = middle + 1; else high = middle;
     }
-    const drawn = rows.slice(first, last).map(row => this.row(row, passing));
-    this.space.replaceChildren(...(rows.length ? drawn : [this.nothing()]));
-    if (this.grow(rows.slice(first, last), drawn)) {
-      this.draw(isPrinted);
-      return;
+    return low - 1;
+  }
+
+  fill(at) {
+    if (this.filled.has(at)) return;
+    const first = at * BLOCK, rows = this.view.rows.slice(first, first + BLOCK);
+    const passing = new Map(); // by side of a part, the lanes in the block: of many, a few
+    for (const side of this.view.parts.flatMap(part => part.sides)) {
+      const isHere = lane => lane.from < first + BLOCK && first <= lane.to;
+      passing.set(side, side.lanes.filter(isHere));
     }
-    this.heads();
-    const isInSight = selected >= first && selected < last;
-    if (isInSight) box.setAttribute("aria-activedescendant", `row${selected}`);
-    else box.removeAttribute("aria-activedescendant");
+    this.blocks[at].replaceChildren(...rows.map(row => this.row(row, passing)));
+    this.blocks[at].style.height = "auto";
+    this.filled.add(at);
+  }
+
+  // Mark the selected row, and bring it in sight.
+  select() {
+    const { selected } = this.view, id = selected && `row${selected.index}`;
+    this.space.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", false);
+    this.box.setAttribute("aria-activedescendant", id || "");
+    for (let time = 0; selected && time < 2; time++) { // rows that are filled now may move it
+      this.fill(Math.floor(selected.index / BLOCK));
+      byId(id).setAttribute("aria-selected", true);
+      byId(id).scrollIntoView({ block: "nearest" });
+      this.draw();
+    }
   }
 
   nothing() {
@@ -86,24 +102,12 @@ class List {
       : "No op lies between these ends: name others with --from and --to.");
   }
 
-  // Give rows the heights that they have as drawn; return whether any has changed. The first row
-  // in sight stays where it is.
-  grow(rows, drawn) {
-    const heights = drawn.map(element => Math.max(HEIGHT, element.offsetHeight));
-    if (rows.every((row, at) => row.height === heights[at])) return false;
-    const { box } = this, top = this.at(box.scrollTop), below = box.scrollTop - this.tops[top];
-    rows.forEach((row, at) => { row.height = heights[at]; });
-    this.stack();
-    box.scrollTop = this.tops[top] + below;
-    return true;
-  }
-
   // What the columns are, and what the symbols mean, above the list.
   heads() {
-    const { view } = this, sides = view.search.isOn ? [] : view.sides();
-    const cells = sides.map(side => {
-      const cell = make("span", "lanes", sides.length > 1 ? SIDE_NAMES[side] : "");
-      cell.style.width = `${this.laneWidth(side)}px`;
+    const { view, lanes } = this;
+    const cells = view.search.isOn ? [] : lanes.map(({ side, width }) => {
+      const cell = make("span", "lanes", lanes.length > 1 ? SIDE_NAMES[side] : "");
+      cell.style.width = width;
       return cell;
     });
     const flows = [Flow.FULL, Flow.CHANGED, Flow.ZERO, Flow.NONE, Flow.BLOCKED, Flow.ERROR];
@@ -115,43 +119,43 @@ class List {
   }
 
   row(row, passing) {
-    const element = make("div", `row ${row.kind}`);
+    const { view } = this, { isOn } = view.search, depth = isOn ? 0 : row.depth;
     const indent = make("span", "indent"), text = make("div", "text");
+    const element = make("div", `row ${row.kind}`, ...isOn ? [] : this.drawLanes(row, passing),
+      indent, text);
     element.id = `row${row.index}`;
-    element.style.transform = `translateY(${this.tops[row.index]}px)`;
     element.setAttribute("role", "treeitem");
     const aria = {
-      level: row.depth + 1, setsize: this.view.shown.rows.length, posinset: row.index + 1,
-      selected: row.index === this.view.selected,
+      level: depth + 1, setsize: view.rows.length, posinset: row.index + 1,
+      selected: row === view.selected,
     };
     for (const [key, value] of Object.entries(aria)) element.setAttribute(`aria-${key}`, value);
-    indent.style.width = `${Math.min(row.depth, DEEPEST) * INDENT}px`;
-    element.append(...this.view.search.isOn ? [] : this.lanes(row, passing), indent, text);
-    if (row.line) this.fillLine(element, text, row);
+    indent.style.width = `${Math.min(depth, DEEPEST) * INDENT}px`;
+    if (row.fold && row.kind !== "function" && !(isOn && row.line)) {
+      element.setAttribute("aria-expanded", row.isOpen);
+      text.append(make("span", "arrow", row.isOpen ? "▾" : "▸"));
+    }
+    if (row.line) this.fillLine(text, row);
     else if (row.kind === "function") text.append(make("span", "name", "ƒ ", row.body.name));
-    else this.fillScope(element, text, row);
+    else this.fillScope(text, row);
     return element;
   }
 
-  lanes(row, passing) {
-    const lines = row.kind === "line" || row.kind === "folded" ? linesOf(row) : [];
-    return this.view.sides().map(number => {
-      const cell = make("span", "lanes"), side = row.part.sides[number];
-      cell.style.width = `${this.laneWidth(number)}px`;
-      if (side) {
-        const flow = flowOf(lines, number), { of: pitch } = this.pitch.get(number);
-        cell.append(drawLanes(row, side, passing.get(side), flow, pitch, row.height));
-      }
+  drawLanes(row, passing) {
+    return this.lanes.map(({ side, pitch, width }) => {
+      const cell = make("span", "lanes"), laid = row.part.sides[side];
+      cell.style.width = width;
+      if (laid) cell.append(drawLanes(row, side, laid, passing.get(laid), pitch));
       return cell;
     });
   }
 
-  fillScope(element, text, row) {
-    const { fold } = row, lines = linesOf(row), path = `${fold.name}/`;
+  fillScope(text, row) {
+    const { fold, lines } = row, path = `${fold.name}/`;
     const words = fold.isGroup ? variablesInWords(lines) : this.withoutScope(path, row);
     const name = make("span", "name", make("bdi", "leaf", words));
     name.title = fold.isGroup ? words : path;
-    text.append(this.arrow(element, fold.isOpen), name);
+    text.append(name);
     if (!fold.isGroup) text.append(make("span", "count", plural(lines.length, "op")));
     if (fold.isOpen) return;
     const { rules, isEnd } = contentsBelow(lines);
@@ -159,19 +163,20 @@ class List {
     text.append(make("span", "grow"), fold.isGroup ? "" : this.flow(lines), this.bars());
   }
 
-  fillLine(element, text, row) {
-    const { line } = row, { view } = this, isOpen = view.shown.inside.has(row.path);
-    if (line.calls.length && !view.search.isOn) text.append(this.arrow(element, isOpen));
+  fillLine(text, row) {
+    const { line, isOpen } = row, { rules, isEnd } = contentsBelow([line]);
     const words = this.withoutScope(line.name, row), cut = words.lastIndexOf("/") + 1;
     const scope = make("span", "scope-of", words.slice(0, cut));
     const name = make("span", "name", scope, make("bdi", "leaf", words.slice(cut)));
+    const isEndInside = isEnd && line.calls.length && !isOpen;
+    const why = this.why(line) || (isEndInside ? "a gradient ends inside" : "");
     name.title = line.name;
-    const rules = isOpen ? line.marks : contentsBelow([line]).rules, why = this.why(line, isOpen);
-    text.append(...this.badges(rules), make("span", "type", line.type), name);
-    if (line.end) text.append(make("span", "end", line.end));
-    text.append(make("span", "tensor", line.tensor));
-    if (why) text.append(make("span", "why", why));
-    text.append(make("span", "grow"), this.flow([line]), this.bars(line.sizes));
+    text.append(
+      ...this.badges(isOpen ? line.marks : rules), make("span", "type", line.type), name,
+      line.end ? make("span", "end", line.end) : "", make("span", "tensor", line.tensor),
+      why ? make("span", "why", why) : "", make("span", "grow"), this.flow([line]),
+      this.bars(this.view.sizesOf(line)),
+    );
   }
 
   // The size of the gradient, or the room for it; nothing where it was not run.
@@ -181,12 +186,9 @@ class List {
     return sizes ? drawBars(sizes, view.sizes, view.sides()) : make("span", "bars none-run");
   }
 
-  arrow(element, isOpen) {
-    element.setAttribute("aria-expanded", isOpen);
-    return make("span", "arrow", isOpen ? "▾" : "▸");
-  }
-
-  withoutScope(name, { scope }) {
+  // A name without the scope around its row, which stands above it.
+  withoutScope(name, { parent }) {
+    const scope = this.view.search.isOn ? "" : parent.fold.name;
     return scope ? name.slice(scope.length + 1) : name;
   }
 
@@ -195,13 +197,11 @@ class List {
   }
 
   // Why a gradient ends at a line, where it does.
-  why(line, isOpen) {
+  why(line) {
     const [finding] = line.findings, cause = causeBehind(line, line.sides.length - 1);
     if (line.isCause) return finding.what;
     if (cause) return `goes no further, ${cause}`;
-    if (finding && line.sides.some(side => side.flow >= Flow.BLOCKED)) return finding.what;
-    const isEndInside = line.calls.length && !isOpen && contentsBelow([line]).isEnd;
-    return isEndInside ? "a gradient ends inside" : "";
+    return finding && line.sides.some(side => side.flow >= Flow.BLOCKED) ? finding.what : "";
   }
 
   // What flows on, where that is not the full gradient on all sides.
@@ -215,14 +215,6 @@ class List {
       element.append(make("span", `flow f${flow}`, FLOW_WORDS[flow]));
     });
     return element;
-  }
-
-  scrollTo(index) {
-    if (!(index in this.tops)) return;
-    const top = this.tops[index], bottom = this.tops[index + 1] || top + HEIGHT, { box } = this;
-    const isBelow = bottom + HEIGHT > box.scrollTop + box.clientHeight;
-    if (top < box.scrollTop + HEIGHT) box.scrollTop = Math.max(0, top - 2 * HEIGHT);
-    else if (isBelow) box.scrollTop = bottom + 2 * HEIGHT - box.clientHeight;
   }
 }
 

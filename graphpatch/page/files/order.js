@@ -11,81 +11,54 @@ function readingOrder(lines) {
     read.delete(line);
     return [...read];
   });
-  const isRead = new Uint8Array(lines.length), readersToCome = new Int32Array(lines.length);
-  for (const read of producers) for (const { number } of read) isRead[number] = 1;
-  const rank = line => isRead[line.number] ? 2 : ["target", "output"].includes(line.end) ? 0 : 1;
+  const isRead = new Set(producers.flat()), readersToCome = new Int32Array(lines.length);
+  const rank = line => isRead.has(line) ? 2 : ["target", "output"].includes(line.end) ? 0 : 1;
   const starts = [...lines].sort((a, b) => rank(a) - rank(b));
   const reads = withoutReturns(producers, starts);
-  for (const read of reads) for (const { number } of read) readersToCome[number]++;
-  const ready = new ReadyLines(lines.length);
-  starts.filter(line => !readersToCome[line.number]).reverse().forEach(line => ready.add(line));
+  for (const { number } of reads.flat()) readersToCome[number]++;
+
+  // Lines that may come next, in a stack for each scope: a line is in those of all around it.
+  const stacks = new Map(), stacksAround = new Map(), isTaken = new Uint8Array(lines.length);
+  const stackOf = scope => stacks.get(scope) || stacks.set(scope, []).get(scope);
+  const stacksOf = ({ name }) => { // that of its own scope first
+    const scope = name.slice(0, name.lastIndexOf("/") + 1);
+    if (!stacksAround.has(scope)) {
+      const scopes = ["", ...scopesOf(name).map((_, at, all) => all.slice(0, at + 1).join("/"))];
+      stacksAround.set(scope, scopes.reverse().map(stackOf));
+    }
+    return stacksAround.get(scope);
+  };
+  const add = line => stacksOf(line).forEach(stack => stack.push(line));
+  starts.filter(line => !readersToCome[line.number]).reverse().forEach(add);
   const order = [];
-  while (order.length < lines.length) {
-    const line = ready.take(order.at(-1));
+  for (let around = [stackOf("")]; order.length < lines.length; around = stacksOf(order.at(-1))) {
+    for (const stack of around) {
+      while (stack.length && isTaken[stack.at(-1).number]) stack.pop();
+    }
+    const line = around.find(stack => stack.length).pop();
+    isTaken[line.number] = 1;
     order.push(line);
     for (const producer of reads[line.number].reverse()) {
-      if (!--readersToCome[producer.number]) ready.add(producer);
+      if (!--readersToCome[producer.number]) add(producer);
     }
   }
   return order;
 }
 
-// Lines that may come next, in a stack for each scope: a line is in those of all scopes around it.
-class ReadyLines {
-  constructor(count) {
-    this.stacks = new Map(); // by scope
-    this.around = new Map(); // by scope, the stacks of it and of all around it, outwards
-    this.isTaken = new Uint8Array(count); // by number of the line
-  }
-
-  stackOf(scope) {
-    return this.stacks.get(scope) || this.stacks.set(scope, []).get(scope);
-  }
-
-  stacksOf({ name }) {
-    const scope = name.slice(0, name.lastIndexOf("/") + 1);
-    if (!this.around.has(scope)) {
-      const scopes = scopesOf(name), lengths = [...scopes.keys(), scopes.length].reverse();
-      const names = lengths.map(length => scopes.slice(0, length).join("/"));
-      this.around.set(scope, names.map(inner => this.stackOf(inner)));
-    }
-    return this.around.get(scope);
-  }
-
-  add(line) {
-    for (const stack of this.stacksOf(line)) stack.push(line);
-  }
-
-  // Take the line that came last, of the scope that a line is in or the nearest around it.
-  take(last) {
-    const stacks = last ? this.stacksOf(last) : [this.stackOf("")];
-    for (const stack of stacks) {
-      while (stack.length && this.isTaken[stack.at(-1).number]) stack.pop();
-    }
-    const line = stacks.find(stack => stack.length).pop();
-    this.isTaken[line.number] = 1;
-    return line;
-  }
-}
-
 // What lines read, without what leads back to a line on the path from a start: returns of loops.
+// From each line, all that it reads is finished before it, but for these.
 function withoutReturns(reads, starts) {
-  const [ON_PATH, DONE] = [1, 2];
-  const forward = reads.map(() => []), state = new Uint8Array(reads.length), path = [];
-  const enter = ({ number }) => {
-    state[number] = ON_PATH;
-    path.push([number, reads[number].values()]);
-  };
-  for (const start of starts) {
-    if (!state[start.number]) enter(start);
-    while (path.length) {
-      const [number, rest] = path.at(-1), { value: producer } = rest.next();
-      if (!producer) state[path.pop()[0]] = DONE;
-      else if (state[producer.number] !== ON_PATH) {
-        forward[number].push(producer);
-        if (!state[producer.number]) enter(producer);
+  const isEntered = new Uint8Array(reads.length), finished = new Int32Array(reads.length);
+  const path = [...starts].reverse();
+  for (let count = 0; path.length;) {
+    const { number } = path.at(-1);
+    if (!isEntered[number]) {
+      isEntered[number] = 1;
+      for (const producer of reads[number].toReversed()) {
+        if (!isEntered[producer.number]) path.push(producer);
       }
-    }
+    } else if (path.pop() && !finished[number]) finished[number] = ++count;
   }
-  return forward;
+  return reads.map(
+    (read, at) => read.filter(({ number }) => finished[number] < finished[at]));
 }

@@ -8,7 +8,6 @@ class View {
     this.doc = doc;
     this.bodies = readBodies(doc);
     this.only = doc.models.length > 1 ? null : 0; // the side that is shown alone
-    this.shown = new Shown(this.bodies);
     this.list = new List(this);
     this.search = new Search(this);
     this.panel = new Panel(this);
@@ -27,104 +26,116 @@ class View {
   // Show a graph of the model.
   choose(at) {
     this.graph = this.doc.graphs[at];
-    this.run = this.doc.run && this.doc.run.graphs[at];
-    this.sizes = this.run && this.run.sizes;
+    this.run = this.doc.run?.graphs[at];
+    this.sizes = this.run?.sizes;
     this.main = this.bodies[this.graph.body];
-    this.places = new Places(this.main);
-    this.selected = -1;
+    this.root = new Row(null, "function", this.main, ALL);
+    this.callers = new Map(); // by body, the line that calls it first
+    this.lines = this.linesFrom(this.main);
+    this.lines.forEach((line, place) => { line.place = place; });
     this.panel.close();
     this.openFirst();
     this.search.update();
     this.header.show();
   }
 
+  // All lines in one order: those of a body, and behind each op that calls functions the lines of
+  // these, where they are called first.
+  linesFrom(body) {
+    return body.lines.flatMap(line => {
+      const inner = line.calls.filter(called => called !== this.main && !this.callers.has(called));
+      for (const called of inner) this.callers.set(called, line);
+      return [line, ...inner.flatMap(called => this.linesFrom(called))];
+    });
+  }
+
+  // The row of a line, in the function where it is called first.
+  rowOf(line) {
+    const { body } = line, call = this.callers.get(body);
+    const part = call ? this.rowOf(call).inside.find(row => row.body === body) : this.root;
+    return part.ofLines[line.row];
+  }
+
   // Open those functions at first in which a gradient ends or a rule is; and where the main body is
   // no more than a call, what it calls.
   openFirst() {
     const isCall = line => line.calls.length > 0;
-    const calls = [...this.places.callers.keys()].flatMap(body => body.lines.filter(isCall));
+    const calls = [this.main, ...this.callers.keys()].flatMap(body => body.lines.filter(isCall));
     let short = this.main;
     for (const line of calls.slice(0, MOST_OPEN)) {
       const { lines, group } = line.body, { isEnd, rules } = contentsBelow([line]);
       const isShort = Math.min(lines.length, group) <= SHORT && lines.filter(isCall).length === 1;
       const isAlone = line.body === short && isShort;
-      if (isEnd || rules.size || isAlone) this.shown.open([...this.places.pathTo(line.body), line]);
+      if (isEnd || rules.size || isAlone) this.rowOf(line).open();
       if (isAlone) [short] = line.calls;
     }
   }
 
-  // Draw the rows anew, after the folds, the search or the width has changed.
+  // Draw the rows anew, after the folds, the search or the width has changed. If the selected one
+  // is folded away, what holds it is selected.
   show() {
-    if (this.search.isOn) this.shown.filter(this.search.hits);
-    else this.shown.build(this.main);
+    const { isOn, hits } = this.search;
+    this.rows = hits.map(line => this.rowOf(line));
+    if (!isOn) this.root.addTo(this.rows);
+    this.rows.forEach((row, index) => { row.index = index; });
+    const functions = this.rows.filter(row => row.kind === "function");
+    this.parts = isOn ? [] : [this.root, ...functions]; // with lanes
+    const isShown = row => this.rows[row.index] === row;
+    while (this.selected && !isShown(this.selected)) this.selected = this.selected.parent;
     this.list.redraw();
-  }
-
-  // Do something to the folds, and keep the selected line selected.
-  keep(change) {
-    const row = this.shown.rows[this.selected];
-    change();
-    this.show();
-    if (!row) return;
-    const { rows } = this.shown;
-    const isSame = now => now.body === row.body && now.path === row.path && now.kind !== "function";
-    const now = rows.find(isSame) || rows.find(now => now.kind !== "scope" && isAround(now, row));
-    this.selected = now ? now.index : -1;
-    this.list.draw();
   }
 
   // Show a line: open what is folded around it, select it, and show what is known of it.
   go(line) {
-    const selected = this.shown.rows[this.selected];
-    const find = () => {
-      const rows = this.shown.rows.filter(row => row.line === line);
-      return rows.find(row => selected && row.part.path === selected.part.path) || rows[0];
-    };
-    if (this.search.isOn && !find()) this.search.clear();
-    this.shown.reveal(line);
+    const part = this.selected?.part;
+    if (this.search.isOn && !this.search.hits.includes(line)) this.search.clear();
+    const row = part?.body === line.body ? part.ofLines[line.row] : this.rowOf(line);
+    row.parent.open();
     this.show();
-    if (!find()) {
-      this.shown.open(this.places.pathTo(line.body));
-      this.show();
-    }
-    if (find()) this.select(find().index, true);
+    this.select(row, true);
   }
 
   // Follow a link to an op: `#op=NAME`.
   goToHash() {
     const name = new URLSearchParams(location.hash.slice(1)).get("op");
-    const line = name && this.places.lines.find(line => line.name === name);
+    const line = name && this.lines.find(line => line.name === name);
     if (line) this.go(line);
     else if (name) this.search.say(`no op ${name} is in view`);
   }
 
-  select(index, withPanel) {
-    this.selected = Math.max(0, Math.min(index, this.shown.rows.length - 1));
-    const row = this.shown.rows[this.selected], isHidden = this.panel.box.hidden;
+  select(row, withPanel) {
+    const isHidden = this.panel.box.hidden;
+    this.selected = row;
     if (withPanel || !isHidden) this.panel.show(row);
-    if (isHidden !== this.panel.box.hidden) this.list.place(); // the list is narrower now
-    if (row && row.line) history.replaceState(null, "", `#op=${encodeURIComponent(row.line.name)}`);
-    for (let time = 0; time < 2; time++) { // rows that are drawn for the first time may move it
-      this.list.scrollTo(this.selected);
-      this.list.draw();
-    }
+    if (isHidden !== this.panel.box.hidden) this.list.redraw(); // it is narrower now
+    if (row?.line) history.replaceState(null, "", `#op=${encodeURIComponent(row.line.name)}`);
+    this.list.select();
+  }
+
+  // Open or close what a row holds.
+  fold(row, isOpen) {
+    this.selected = row;
+    if (row.fold && row.kind !== "function") row.fold.isOpen = isOpen;
+    this.show();
+  }
+
+  foldAll(isOpen) {
+    const folds = this.bodies.flatMap(body => body.folds);
+    for (const fold of folds) fold.isOpen = isOpen && !fold.isGroup;
+    this.show();
   }
 
   // Open or close a scope, or show what is known of a line.
   toggle(row) {
-    this.selected = row.index;
-    if (row.fold) this.keep(() => { row.fold.isOpen = !row.fold.isOpen; });
-    else if (row.line) this.select(row.index, true);
-  }
-
-  toggleCall({ path }, isOpen) {
-    const { inside } = this.shown;
-    this.keep(() => { if (isOpen) inside.add(path); else inside.delete(path); });
+    if (row.line) this.select(row, true);
+    else this.fold(row, !row.isOpen);
   }
 
   // Go to the next line of which something is true, in functions too, folded away or not.
   next(test, none) {
-    const line = this.places.next(this.shown.rows[this.selected], test);
+    const row = this.selected; // a scope stands before its lines
+    const start = row ? row.lines[0].place + (row.kind === "line") : 0;
+    const line = [...this.lines.slice(start), ...this.lines.slice(0, start)].find(test);
     this.search.say(line ? "" : none);
     if (line) this.go(line);
   }
@@ -133,6 +144,11 @@ class View {
   isEnd(line) {
     const isBlocked = line.sides.some(side => side.flow >= Flow.BLOCKED);
     return this.graph.pairs.length ? line.isCause : isBlocked;
+  }
+
+  // How large the gradients at a line are, before and after, where they were run.
+  sizesOf(line) {
+    return line.body === this.main ? this.sizes?.lines[line.number] : undefined;
   }
 }
 

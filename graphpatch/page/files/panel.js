@@ -110,7 +110,7 @@ class Panel {
       return [names[side], text, "", `flow f${flow}`];
     });
     if (line.tensor) entries.push(["gives", line.tensor, "", "mono"]);
-    const sizes = (line.sizes || []).map(sizeInWords).join(" → ");
+    const sizes = (this.view.sizesOf(line) || []).map(sizeInWords).join(" → ");
     if (sizes) entries.push(["largest", sizes, "", "mono"]);
     return facts(entries);
   }

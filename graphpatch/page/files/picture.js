@@ -10,7 +10,7 @@ async function savePicture(view, isPng) {
   picture.append(svg("rect", { width: "100%", height: "100%", fill: paper }));
   for (const element of view.list.space.querySelectorAll(DRAWN)) {
     const box = element.getBoundingClientRect(), x = box.x - left, y = box.y - top;
-    if (element.matches("svg")) picture.append(copyOf(element, x, y));
+    if (element.matches("svg")) picture.append(copyOf(element, x, y, box));
     else if (box.width && element.textContent) picture.append(...textOf(element, x, y, box));
   }
   const words = new XMLSerializer().serializeToString(picture);
@@ -58,10 +58,11 @@ function drawnLines(element, box) {
 }
 
 // A copy of an SVG of a row at its place in the picture, with the colours that it has in the page.
-function copyOf(element, x, y) {
+function copyOf(element, x, y, { height }) {
   const copy = element.cloneNode(true), parts = element.querySelectorAll("*");
   copy.setAttribute("x", x);
   copy.setAttribute("y", y);
+  copy.setAttribute("height", height);
   copy.querySelectorAll("*").forEach((part, at) => {
     const style = getComputedStyle(parts[at]);
     for (const key of PAINT) part.setAttribute(key, style.getPropertyValue(key));

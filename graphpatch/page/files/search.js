@@ -24,9 +24,9 @@ class Search {
 
   // Clear it, and stay at the line that is selected.
   leave() {
-    const row = this.view.shown.rows[this.view.selected];
+    const row = this.view.selected;
     this.clear();
-    if (row && row.line) this.view.go(row.line);
+    if (row) this.view.go(row.line);
     this.view.list.box.focus();
   }
 
@@ -35,18 +35,19 @@ class Search {
     const isIn = (word, text) => text.toLowerCase().includes(word);
     const isHit = ({ name, type }) => words.every(word => isIn(word, name) || isIn(word, type));
     this.isOn = words.length > 0;
-    this.hits = this.isOn ? view.places.lines.filter(isHit) : [];
+    this.hits = this.isOn ? view.lines.filter(isHit) : [];
     this.say(this.isOn ? plural(this.hits.length, "op") : "");
-    view.selected = -1;
+    view.selected = null;
     view.list.box.scrollTop = 0;
     view.show();
   }
 
   next(step) {
     const { view } = this, count = this.hits.length;
-    const from = view.selected < 0 && step < 0 ? 0 : view.selected;
+    const from = view.selected ? view.selected.index : Math.min(0, -step);
     if (!count) return;
-    view.select((from + step + count) % count, true);
-    this.say(`${number(view.selected + 1)} of ${plural(count, "op")}`);
+    const at = (from + step + count) % count;
+    view.select(view.rows[at], true);
+    this.say(`${number(at + 1)} of ${plural(count, "op")}`);
   }
 }
