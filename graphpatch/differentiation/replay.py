@@ -57,6 +57,7 @@ NO_CONTEXT = "AttributeError: 'NoneType' object has no attribute 'outer_context'
 NO_STATE = "AttributeError: 'NoneType' object has no attribute 'grad_state'"
 NO_PIVOT = "AttributeError: 'NoneType' object has no attribute 'pivot'"
 NO_PREDICATE = "AttributeError: 'WhileContext' object has no attribute 'pred'"
+NEVER_VISITED = "AssertionError: gradients list should have been aggregated by now."
 NOT_FROM_OUTSIDE = "TypeError: 'NoneType' object is not iterable"
 
 
@@ -116,15 +117,15 @@ class BackwardPass(Raising):
     """What one call of `tf.gradients` does in one body, from its targets back to its sources.
 
     It looks at the ops `between` its ends, which are those of `within` on a path to the targets.
-    `got` are the tensors for which there is a gradient, `live` those of which it is not always 0:
-    the same set, as long as all are. `answers` has those of ops that were asked; `visited`, all.
+    `got` are the tensors for which there is a gradient, `zeros` those of them for which it is
+    always 0. `answers` has those of ops that were asked; `visited`, all.
     """
 
     wiring: Wiring
     within: Set[int]
     between: Sequence[int]
     got: set[Tensor]
-    live: set[Tensor]
+    zeros: set[Tensor] = field(default_factory=set)
     visited: set[int] = field(default_factory=set)
     answers: dict[int, OpGradientFlow] = field(default_factory=dict)
     raised: list[Refusal | BackwardPass] = field(default_factory=list)
@@ -145,6 +146,11 @@ class BackwardPass(Raising):
     def refusals_here(self) -> Iterator[Refusal]:
         """Return what is raised at ops of the body itself, not in functions that they call."""
         return (cause for cause in self.raised if isinstance(cause, Refusal))
+
+    @property
+    def live(self) -> Set[Tensor]:
+        """Return the tensors for which there is a gradient that is not always 0."""
+        return self.got - self.zeros if self.zeros else self.got
 
     @cached_property
     def arguments(self) -> tuple[frozenset[int], frozenset[int]]:
@@ -233,8 +239,8 @@ class GradientReplay:
         Refusals are listed in TensorFlow's order; it stops at the first, and what lies beyond is
         what would come after it is fixed.
         """
-        walk = _Walk(self, wiring, targets, within)
-        walk.run(sources)
+        walk = _Walk(self, wiring, sources, targets, within)
+        walk.run()
         return walk.back
 
     def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
@@ -421,26 +427,26 @@ class _Walk:
 
     Of v1 loops, those that are `stored` have their contexts; in a function they are rebuilt.
     `pending` is how often each op is still to be read, `waiting` how many Exits of each loop are,
-    and `first` are the targets that nothing on the path reads. Without loops, or their Exits,
-    `has_loops` is False.
+    `sources` are the ops that give the sources, and `first` are the targets that nothing on the
+    path reads. Without loops, or their Exits, `has_loops` is False.
     """
 
     def __init__(
         self,
         replay: GradientReplay,
         wiring: Wiring,
+        sources: Sequence[Tensor],
         targets: Sequence[Tensor],
         within: Set[int],
     ) -> None:
+        self.sources = {index for index, _ in sources}
         on_path = ops_on_paths(wiring, within, targets)
         self.wiring, self.ops = wiring, wiring.body.heads.ops
         self.ask, self.control_flow_v2 = replay.ask, replay.control_flow_v2
         self.stored = stored = replay.stored if wiring.body.is_main else StoredContexts()
         self.exits = [index for index in on_path if index >= 0 and self.ops[index] in EXITS]
         self.has_loops = bool(self.exits or stored.in_loops)
-        got = set(targets)
-        live = set(targets) if self.exits else got
-        self.back = BackwardPass(wiring, within, on_path, got, live)
+        self.back = BackwardPass(wiring, within, on_path, set(targets))
         bare = [index for index in self.exits if self.loop(index) is None]
         if wiring.body.is_main and bare:
             self.back.raised.append(Refusal(Node(wiring.body, bare[0]), "loop", NO_CONTEXT))
@@ -463,14 +469,14 @@ class _Walk:
             for loop, loop_exits in self.exits_of.items()
         }
 
-    def run(self, sources: Sequence[Tensor]) -> None:
+    def run(self) -> None:
         """Visit each op when all that read it were visited: of loops, as TensorFlow does there."""
         wiring, pending, visited = self.wiring, self.pending, self.back.visited
         inputs, tensors, got = wiring.inputs, wiring.tensors, self.back.got
         has_loops, is_loop_variable = self.has_loops, self._is_loop_variable
         ends = {  # sources that have no other source before them: TensorFlow does not ask those
             index
-            for index, _ in sources
+            for index in self.sources
             if not any(pending.get(producer) for producer, _ in wiring.inputs(index))
         }
         queue = deque(self.first)
@@ -488,6 +494,10 @@ class _Walk:
                     queue.append(producer)
                 elif unvisited == 0 or (has_loops and unvisited > 0 and is_loop_variable(producer)):
                     queue += self._ready(producer)
+        for index in self.sources:  # in a loop, one that is the target waits for itself
+            if index in pending and index not in visited and not got.isdisjoint(tensors(index)):
+                refusal = Refusal(Node(wiring.body, index), "loop_inside", NEVER_VISITED)
+                self.back.raised.append(refusal)
 
     def _ready(self, index: int) -> Sequence[int]:
         """Return the ops to visit after all readers of this one: Exits wait for one another."""
@@ -501,7 +511,7 @@ class _Walk:
         got, exits = self.back.got, self.exits_of[loop]
         used = [index for index in exits if (index, 0) in got]
         if used:
-            got |= {(index, 0) for index in exits if self.wiring.trainable((index, 0))}
+            self._fill_with_zeros((index, 0) for index in exits)
         return [index for index in dict.fromkeys([*used, *exits]) if index not in self.first]
 
     def _visit(self, index: int) -> None:
@@ -516,36 +526,44 @@ class _Walk:
             says = self._raised_outside_loop(index)
             if says:
                 back.raised.append(Refusal(Node(wiring.body, index), "loop_inside", says))
-        inputs = wiring.inputs(index)
-        flowing = [inputs[slot] for slot in answer.slots if slot < len(inputs)]
-        if back.live is back.got and (answer.nonzero_from or answer.is_whole):
-            back.live = back.got.copy()  # so far, nothing that came was always zero
-        back.got.update(flowing)
-        if answer.is_whole:
-            back.got.update(filter(wiring.trainable, wiring.tensors(index)))
-        if back.live is back.got:
-            return
-        if answer.nonzero_from or self.exits:
-            self._spread_live(index)
-        elif not back.live.isdisjoint(wiring.tensors(index)):
-            back.live.update(flowing)
+        if answer.is_whole or (index in self.sources and not self._is_loop_variable(index)):
+            self._fill_with_zeros(wiring.tensors(index))
+        if back.zeros or answer.nonzero_from:
+            self._flow(index)
+        else:
+            inputs = wiring.inputs(index)
+            back.got.update([inputs[slot] for slot in answer.slots if slot < len(inputs)])
 
-    def _spread_live(self, index: int) -> None:
-        """Let what is not always zero flow through an op that was asked.
+    def _fill_with_zeros(self, outputs: Iterable[Tensor]) -> None:
+        """Give zeros to the outputs to which no gradient came."""
+        got = self.back.got
+        zeros = {t for t in outputs if t not in got and self.wiring.trainable(t)}
+        self.back.zeros |= zeros
+        got |= zeros
 
-        Round a loop it flows in the iterations before, too: through ops that were visited before.
+    def _flow(self, index: int) -> None:
+        """Let the gradients of an op's outputs flow on, those that are always zero as such.
+
+        What is not zero flows round a loop in the iterations before, too: through ops that were
+        visited before.
         """
-        live, answers, wiring = self.back.live, self.back.answers, self.wiring
+        got, zeros, answers = self.back.got, self.back.zeros, self.back.answers
         todo = [index]
         for index in todo:
-            answer, inputs = answers[index], wiring.inputs(index)
-            outputs = {tensor[1] for tensor in wiring.tensors(index) if tensor in live}
-            for slot in answer.slots if outputs else ():
-                is_done = slot >= len(inputs) or inputs[slot] in live
-                if not is_done and not outputs.isdisjoint(answer.nonzero_from.get(slot, outputs)):
-                    live.add(inputs[slot])
-                    if inputs[slot][0] in answers:
-                        todo.append(inputs[slot][0])
+            answer, inputs = answers[index], self.wiring.inputs(index)
+            nonzero = {t[1] for t in self.wiring.tensors(index) if t in got and t not in zeros}
+            for slot in answer.slots:
+                if slot >= len(inputs):
+                    continue
+                read, is_known = inputs[slot], inputs[slot] in got
+                got.add(read)
+                if nonzero.isdisjoint(answer.nonzero_from.get(slot, nonzero)):
+                    if not is_known:
+                        zeros.add(read)
+                elif not is_known or read in zeros:
+                    zeros.discard(read)
+                    if read[0] in answers:
+                        todo.append(read[0])
 
     def _is(self, index: int, ops: Set[str]) -> bool:
         return index >= 0 and self.ops[index] in ops

@@ -136,7 +136,7 @@ class GraphSides:
         ends = wiring.named(self.ends.sources), wiring.named(self.ends.targets)
         back = answers.backward(wiring.body, *ends)
         visited = back.visited
-        if not back.live.issuperset(ends[0]):
+        if not back.live >= set(ends[0]):
             # tf.gradients asks no op on a path that ends; the page shows how far a gradient comes.
             within = wiring.depending_on(ends[0])
             back = answers.follow(wiring, *ends, within)

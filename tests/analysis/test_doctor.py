@@ -17,6 +17,7 @@ from graphpatch.errors import ModelError, PatchError
 from graphpatch.protos import NodeDef
 from tests import graphs
 from tests.graphs import const, graphdef, metagraph, node, saved_model_folder
+from tests.patches.one_op import net
 
 X = node("x", "Placeholder")
 
@@ -138,10 +139,7 @@ def test_the_rules_for_ops_of_one_name_in_two_functions_have_two_names() -> None
     second = calls[1][1]
     second.name, second.input[0], second.attr["f"].func.name = "z", "y", "g"
     fixed = fix(model(*calls[0], second, functions=bodies), ["x"], ["z"])
-    assert [rule["name"] for rule in fixed.rules] == [
-        "passes gradients: r",
-        "passes gradients: r (2)",
-    ]
+    assert [rule["name"][18:] for rule in fixed.rules] == ["r", "r (2)"]
     graphpatch.apply(fixed.rules, model(*calls[0], second, functions=bodies))
 
 
@@ -297,16 +295,12 @@ def test_ops_between_floats_are_advised_to_count_as_one(case: str) -> None:
 
 
 ALSO_READ = (*JPEG, node("more", "Identity", "d", T="uint8"))
-
-
 EMBEDDING = (
     node("x", "Placeholder", dtype="int32"),
     node("emb", "Gather", "c", "x", Tindices="int32", Tparams="float32"),
     node("size", "Shape", "x", T="int32"),
     *(C, node("zeros", "Fill", "size", "c"), node("y", "Add", "emb", "zeros")),
 )
-
-
 IN_BRANCHES = (
     *(node("x", "Placeholder", dtype="int32"), node("p", "Placeholder", dtype="bool")),
     node("s", "Switch", "x", "p", T="int32"),
@@ -328,11 +322,7 @@ TEXTS = (
         (TEXTS, {"d"}, "differentiate with respect to y:0, downstream of it"),
         (EMBEDDING, {"emb"}, "differentiate with respect to emb:0, downstream of it"),
         ((X, *ALSO_READ), {"d", "e", "q"}, "differentiate with respect to y:0, downstream of it"),
-        (
-            (GIVEN_TEXT, node("y", "StringToNumber", "x")),
-            {"y"},
-            "with respect to y:0, downstream of it",
-        ),
+        ((GIVEN_TEXT, node("y", "StringToNumber", "x")), {"y"}, "with respect to y:0, downstream"),
         ((X, cast("y", "x", "float32", "int32")), {"y"}, "take x:0, before it, as the loss"),
         ((X, C, node("y", "Greater", "x", "c")), {"y"}, "nothing downstream of it is float again"),
     ],
@@ -362,12 +352,10 @@ def test_a_path_that_carries_values_comes_before_one_through_a_shape() -> None:
 WORKS = {"straight_through": True}
 
 
-@pytest.mark.parametrize(
-    "first", [{"override_gradient": "default"}, {"override_gradient": "zero"}], ids=str
-)
-def test_a_rule_is_tried_before_it_is_offered(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", ["default", "zero"])
+def test_a_rule_is_tried_before_it_is_offered(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`apply` refuses the one, and with the other no gradient flows: the next rule is offered."""
-    monkeypatch.setitem(causes.OPS, "Sign", first)
+    monkeypatch.setitem(causes.OPS, "Sign", {"override_gradient": first})
     graph = model(X, node("s", "Sign", "x"), node("y", "Tanh", "s"))
     [finding] = one(graph).findings
     assert [rule["patch"] for rule in finding.rules] == [WORKS]
@@ -391,9 +379,7 @@ def test_a_rule_that_fails_alone_is_not_offered(monkeypatch: pytest.MonkeyPatch)
         assert "LinSpace 's' has no override to take off" in said["s"]["remedy"]
 
 
-def test_in_a_large_model_no_rule_is_tried_as_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_a_large_model_no_rule_is_tried_as_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphpatch.analysis.doctor.survey.MOST_TRIED", 2)
     graph = model(X, node("s", "Sign", "x"), node("y", "Tanh", "s"))
     [finding] = one(graph).document()["findings"]
@@ -427,9 +413,10 @@ def test_what_cannot_be_an_end_is_named_with_what_can() -> None:
         graphpatch.diagnose(graph, "input:0")
     with pytest.raises(ModelError, match=r"no tensor .* named 'Y'; nearest: y"):
         survey(graph, ["x"], ["Y"])
-    assert "name a source with --from, for example y:0" in missing_end(
-        model(const("c"), node("y", "Tanh", "c")).graphs[0]
-    )
+    of_constants = [const("x"), *loop()[1:], node("array", "TensorArrayV3", "n")]
+    for nodes in ([const("c"), node("y", "Tanh", "c")], of_constants):
+        says = missing_end(model(*nodes).graphs[0])
+        assert says.endswith("name a source with --from, for example y:0")
 
 
 def test_what_a_signature_gives_is_asked_for_though_it_is_read(tmp_path: Path) -> None:
@@ -450,10 +437,7 @@ BROKEN: dict[str, list[NodeDef]] = {
     "a Switch that nothing decides": LOOSE,
     **{text: [node("odd", *text.split()), node("y", "Relu", "odd")] for text in ODD},
     **{
-        op: [
-            node("odd", op, is_constant=True, frame_name="f"),
-            *(node("sum", "AddV2", "odd", "x"), node("y", "Relu", "sum")),
-        ]
+        op: [node("odd", op, is_constant=True, frame_name="f"), *net("s:AddV2(odd, x) y:Relu(s)")]
         for op in ("Enter", "RefEnter", "Switch", "RefSwitch", "Merge", "Exit")
     },
 }
@@ -550,12 +534,7 @@ def test_what_rules_did_is_told(case: str, tmp_path: Path) -> None:
 
 def test_rules_that_stop_gradients_are_not_about_activations(tmp_path: Path) -> None:
     """Whoever freezes a tower has not forgotten its ReLUs; whoever overrides one may have."""
-    nodes = (
-        node("a", "Relu", "x"),
-        node("b", "Elu", "a"),
-        node("e", "Exp", "b"),
-        node("y", "Identity", "e"),
-    )
+    nodes = net("a:Relu(x) b:Elu(a) e:Exp(b) y:Identity(e)")
     half = {"match": {"op": "Relu"}, "patch": HALF}
     stop_relu = {"match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
     for rules, told in (([STOP], False), ([stop_relu], False), ([half], True)):

@@ -45,16 +45,21 @@ def agreement(meta: Any, *ends: list[str]) -> Agreement:
     return found
 
 
-def of_each_float(build: Build) -> Agreement:
-    """Of the gradients of each float that the graph holds, by x and w."""
-    meta = loop_graphs.built(tf1, build)
-    names = [
+def floats(meta: Any) -> list[str]:
+    """The floats of a graph, by name."""
+    return [
         f"{node.name}:{place}"
         for node in graphpatch.load(meta).graphs[0].main
         for place, arg in enumerate(node.outputs or ())
         if arg.dtype == "float32"
     ]
-    return agreement(meta, ["x", "w"], names)
+
+
+def of_each_float(build: Build) -> Agreement:
+    """Of the gradients of each float that the graph holds, by x, w and every third one."""
+    meta = loop_graphs.built(tf1, build)
+    names = floats(meta)
+    return agreement(meta, ["x", "w", *names[::3]], names)
 
 
 @pytest.mark.every(4)
@@ -121,6 +126,21 @@ def test_loops_of_all_kinds(name: str) -> None:
     build, least = LOOPS[name]
     found = of_each_float(build)
     assert all(found.foretold[verdict] >= count for verdict, count in least.items())
+
+
+@pytest.mark.every(8)
+@pytest.mark.parametrize("build", loop_graphs.GRAPHS, ids=lambda build: build.__name__)
+def test_it_says_which_gradients_lie_in_loops_and_cannot_be_fetched(build: Build) -> None:
+    meta = loop_graphs.built(tf1, build)
+    [seen] = survey(graphpatch.load(meta), floats(meta), ["y"], control_flow_v2=False)
+    with tf1.Graph().as_default() as graph:
+        tf1.train.import_meta_graph(meta)
+        y, *xs = (graph.get_tensor_by_name(name) for name in ["y:0", *floats(meta)])
+        dxs = {x.name: tf1.gradients(y, x)[0] for x in xs}
+    lost = {name for name, dx in dxs.items() if dx is not None and not graph.is_fetchable(dx)}
+    said = {pair.source for pair in seen.diagnoses if "no Session can fetch" in pair.says}
+    before_loop_in_branch = {"cond/loop/Switch:1", "cond/loop/mul/Switch:1"}
+    assert said == lost - before_loop_in_branch
 
 
 @pytest.mark.slow

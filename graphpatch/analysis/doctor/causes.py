@@ -139,15 +139,19 @@ class OpOnPath:
         return self._first_float(map(self._read_by, reversed(self.path[: self.place + 1])))
 
     def _first_float(self, tensors: Iterable[Tensor]) -> str:
-        """Return the first float, if possible one outside of v1 loops and branches."""
-        wiring, first = self.wiring, ""
+        """Return the first float, if possible one that a Session fetches."""
+        first = ""
         for tensor in filter(self._is_float, tensors):
-            node = wiring.node(tensor[0])
-            is_inside = tensor[0] in wiring.in_control_flow
-            if not is_inside and not (node and OF_LOOPS.fullmatch(node.op)):
-                return wiring.spelled(tensor)
-            first = first or wiring.spelled(tensor)
+            if is_fetchable(self.wiring, tensor):
+                return self.wiring.spelled(tensor)
+            first = first or self.wiring.spelled(tensor)
         return first
+
+
+def is_fetchable(wiring: Wiring, tensor: Tensor) -> bool:
+    """Return whether a tensor is outside v1 loops and branches, and not a TensorArray's flow."""
+    node = wiring.node(tensor[0])
+    return tensor[0] not in wiring.in_control_flow and not (node and OF_LOOPS.fullmatch(node.op))
 
 
 def given_to_slot(wiring: Wiring, step: PathStep) -> flow.Flow:

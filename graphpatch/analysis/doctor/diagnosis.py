@@ -31,7 +31,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.saved_model import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.node import Node
-from graphpatch.graph.op_types import EXITS, MERGES
+from graphpatch.graph.op_types import ENTERS, EXITS, MERGES
 from graphpatch.opdefs import HANDLES, NO_NUMBERS
 from graphpatch.shown import Document
 
@@ -43,6 +43,10 @@ RAISED = 8  # so many visits of an op take as long as what one that raises takes
 IN_FUNCTIONS = (
     "SymbolicGradient gives a tensor for each input of a function: zeros where nothing comes back, "
     "or an error in the run where it knows no gradient of an op (--run shows which)"
+)
+IN_LOOP = (
+    "{} lies in a v1 loop: its gradient is made in the loop of gradients, and no Session can fetch "
+    "it; take what the loop reads instead (--from)"
 )
 STALLED = "the start of a v1 loop without its control-flow context, whose Exits freezing pruned"
 LOOP_REMEDY = (
@@ -151,6 +155,8 @@ class Doctor:
         if verdict == "flows" and within != "flows":
             says = others[0].says if others else IN_FUNCTIONS
             verdict = "flows" if others else "zero"
+        if verdict in ("flows", "zero") and self._is_in_loop_of(in_session, source):
+            says = IN_LOOP.format(wiring.spelled(source))
         taped = within if graph.around.is_object_based else verdict
         if len(others) < len(raised) and taped != "none":
             taped = "error"
@@ -191,6 +197,16 @@ class Doctor:
             return None
         what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
         return Finding("target", node, None, what, says, "take a real number as the target")
+
+    def _is_in_loop_of(self, back: BackwardPass, source: Tensor) -> bool:
+        """Return whether a source is in a v1 loop from which an Exit leads to the target."""
+        in_loops, heads, index = self.session.stored.in_loops, self.main.body.heads, source[0]
+        loop = in_loops.get(heads.names[index])
+        if loop is not None and heads.ops[index] in EXITS:  # it is where those are that read it
+            readers = (reader for _, reader in self.main.readers(index))
+            inside = (reader for reader in readers if heads.ops[reader] not in ENTERS)
+            loop = next((in_loops.get(heads.names[reader]) for reader in inside), None)
+        return loop is not None and any(heads.names[i] in loop.exits for i in back.visited)
 
     def _path(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[PathStep] | None:
         """Return the path from one tensor to another that the fewest ops block, the shortest one.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice, product
 
 from graphpatch.analysis.again import damage, is_intact
-from graphpatch.analysis.doctor.causes import Finding, RuleDict, rule_for
+from graphpatch.analysis.doctor.causes import Finding, RuleDict, is_fetchable, rule_for
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.analysis.interface import (
@@ -132,6 +132,7 @@ def _some_floats(wiring: Wiring, order: int) -> str:
         f"{names[index]}:0"
         for index in range(len(names))[::order]
         if wiring.dtype((index, 0)) in DIFFERENTIABLE
+        and is_fetchable(wiring, (index, 0))
         and (order < 0 or wiring.body.heads.ops[index] != "Const")
     )
     some = list(islice(floats, CANDIDATES))
