@@ -18,19 +18,19 @@ from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import write_down
 from graphpatch.formats.destination import NO_CONTEXTS
 from graphpatch.formats.load import HasModel, ModelLike, model_from
+from graphpatch.gradients.spec import PythonGradient
 from graphpatch.graph.check import check_graph, foreign, refuse_unreadable
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import in_model
-from graphpatch.graph.template import MARK, edit_all
+from graphpatch.graph.template import MARK, UnlikeError, edit_all
 from graphpatch.match.conditions import check_taken
 from graphpatch.match.misses import explain, leaves_out_none, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.names import texts
+from graphpatch.patches.editing import Report, RuleEditor
 from graphpatch.patches.freeze import notes_on_built
 from graphpatch.patches.placement import (
-    bodies,
     named_now,
     refuse_hidden,
     refuse_shadowed,
@@ -213,29 +213,12 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> list[str]:
 # One rule.
 
 
-class RuleResult(msgspec.Struct, frozen=True):
-    """What one rule did. `idle` and `unchanged` say why not: of single ops, of whole graphs."""
+class RuleResult(Report):
+    """What one rule did; `unchanged` says of whole graphs why not."""
 
     rule: str
     matches: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    emit: dict[str, None] = msgspec.field(default_factory=dict)
-    notes: dict[str, None] = msgspec.field(default_factory=dict)
-    session: dict[str, None] = msgspec.field(default_factory=dict)
-    tape: dict[str, None] = msgspec.field(default_factory=dict)
-    idle: list[str] = msgspec.field(default_factory=list)
     unchanged: list[str] = msgspec.field(default_factory=list)
-
-    def note(self, *texts: str) -> None:
-        """Say something once."""
-        self.notes.update(dict.fromkeys(texts))
-
-    def collect(self, editor: Editor) -> None:
-        """Take over what an editor has to say."""
-        self.note(*editor.notes)
-        self.emit.update(editor.carriers)
-        self.session.update(editor.session)
-        self.tape.update(editor.tape)
-        self.idle.extend(editor.idle)
 
     def close(self) -> None:
         """Note that the rule had no effect on some or all of its ops, with the first reason."""
@@ -344,10 +327,9 @@ def patch_in_graph(
     # As the ops are called before they are patched.
     left_out = left_out_notes(rule.author.rule, matched)
     step.idle.extend(why_stopped(matched.nodes))
-    editor = Editor(graph, rule.author, known={} if known is None else known)
     if targets:
-        _patch_targets(rule, targets, editor)
-    step.collect(editor)
+        known = {} if known is None else known
+        _patch_targets(rule, targets, RuleEditor(graph, rule.author, report=step, known=known))
     step.note(*_type_notes(rule), *left_out)
 
 
@@ -360,36 +342,45 @@ def naming_rule(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch_targets(rule: Rule, targets: Sequence[Target], editor: Editor) -> None:
+def _patch_targets(rule: Rule, targets: Sequence[Target], editor: RuleEditor) -> None:
     nodes = [target.last for target in targets]
     if opened := [text for target in targets for text, _ in target.opened]:
         own = "what flows back from there keeps its own gradient"
-        editor.note(f"rule {rule.author.rule!r}: {opened[0]}{_also(opened)}; {own}")
-    for text in () if rule.as_one else rule.patch.notes(nodes):
-        editor.note(text)
+        editor.report.note(f"rule {rule.author.rule!r}: {opened[0]}{_also(opened)}; {own}")
+    editor.report.note(*(() if rule.as_one else rule.patch.notes(nodes)))
     if rule.patch.takes_all:
         rule.patch.rewrite_all(nodes, editor)
         return
     for target in targets if rule.as_one else _edit_alike(rule, targets, editor):
-        editor.patched = target.last.name
-        rule.patch.rewrite(target, editor)
+        rule.patch.rewrite(target, replace(editor, patched=target.last.name))
 
 
-def _edit_alike(rule: Rule, targets: Sequence[Target], editor: Editor) -> Sequence[Target]:
+def _edit_alike(rule: Rule, targets: Sequence[Target], editor: RuleEditor) -> Sequence[Target]:
     """Patch the ops that the patch tells apart by their form alone, and return the others.
 
-    They are ops of the main graph of a file, outside of v1 loops and branches.
+    They are ops of the main graph of a file, outside of v1 loops and branches. A gradient in Python
+    is traced for each op.
     """
     around, patch, body = editor.graph.around, rule.patch, targets[0].last.body
     if around.is_object_based or around.is_exported or not body.is_main:
         return targets
-    is_alike = patch.looks_at_op_alone and len(targets) >= FEWEST_ALIKE
-    if not is_alike or MARK.search(f"{rule.author.rule}{patch!r}".encode()):
-        return targets  # or what the rule writes could be taken for a stand-in
-    inside = bodies(editor).in_control_flow(body)
+    is_traced = isinstance(getattr(patch, "gradient", None), PythonGradient)
+    is_unclear = MARK.search(f"{rule.author.rule}{patch!r}".encode())  # what is a stand-in
+    if len(targets) < FEWEST_ALIKE or is_traced or is_unclear:
+        return targets
+
+    def edit(node: Node) -> list[str]:
+        report = Report()
+        patch.rewrite(Target.of(node), replace(editor, patched=node.name, report=report))
+        if MARK.search("".join(report.notes).encode()):
+            raise UnlikeError
+        editor.report.take_over(report)
+        return report.idle
+
+    inside = editor.bodies.in_control_flow(body)
     nodes = [target.last for target in targets]
     alike = [node for node in nodes if node.body is body and node.index not in inside]
-    unlike = edit_all(alike, lambda node, own: patch.rewrite(Target.of(node), own), editor)
+    unlike = edit_all(alike, edit, editor.report.idle)
     edited = {node.index for node in alike if node not in unlike}
     return [t for t in targets if t.last.index not in edited or t.last.body is not body]
 

@@ -6,9 +6,9 @@ A node keeps in its record what it was before the first change.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
@@ -24,7 +24,6 @@ from graphpatch.protos import AttrValue, FunctionDef, NodeDef
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
 
 Attrs = Mapping[str, AttrValue]
-T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -38,12 +37,6 @@ class Editor:
     graph: ModelGraph
     author: Author | None
     patched: str = ""
-    notes: dict[str, None] = field(default_factory=dict)
-    carriers: dict[str, None] = field(default_factory=dict)
-    session: dict[str, None] = field(default_factory=dict)
-    tape: dict[str, None] = field(default_factory=dict)
-    idle: list[str] = field(default_factory=list)
-    known: dict[Hashable, Any] = field(default_factory=dict)
     rule: int | None = field(init=False, default=None)  # its place among the graph's rules
 
     def __post_init__(self) -> None:
@@ -52,40 +45,6 @@ class Editor:
             if self.author not in rules:
                 rules.append(self.author)
             self.rule = rules.index(self.author)
-
-    @property
-    def rule_name(self) -> str:
-        """Return the name of the rule, or nothing."""
-        return "" if self.author is None else self.author.rule
-
-    def note(self, text: str) -> None:
-        """Say something once to whoever reads the report."""
-        self.notes[text] = None
-
-    def skipped(self, reason: str) -> None:
-        """Report why the patch means nothing on one of the matched ops."""
-        self.idle.append(reason)
-
-    def used(self, carrier: str, session: str = "", tape: str = "") -> None:
-        """Report how a gradient is stored, and which key a Session, a tape must have registered."""
-        self.carriers[carrier] = None
-        if session:
-            self.session[session] = None
-        if tape:
-            self.tape[tape] = None
-
-    def cached(self, question: Hashable, answer: Callable[[], T]) -> T:
-        """Answer a question about the graph as a whole that no edit of this rule changes."""
-        if question not in self.known:
-            self.known[question] = answer()
-        known: T = self.known[question]
-        return known
-
-    def once(self, deed: Hashable, do: Callable[[], object]) -> None:
-        """Do what is done once for all ops of a rule; where it raised, the next op tries again."""
-        if deed not in self.known:
-            do()
-            self.known[deed] = None
 
     def set_attr(self, node: Node, key: str, value: AttrValue | None) -> None:
         """Set an attr of an op, or drop it where the value is None."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from graphpatch import names
 from graphpatch.errors import GraphpatchError
-from graphpatch.graph.editor import Editor, append_all, rename_all
+from graphpatch.graph.editor import append_all, rename_all
 from graphpatch.graph.node import PROVENANCE, Body, Heads, Node, Payload, Uses
 from graphpatch.graph.wire import encoded
 
@@ -28,7 +28,8 @@ FIRST = 0x7C0  # of the letters that stand-ins begin with, two bytes each
 MARK = re.compile(b"(\xdf[\x80-\x98]\\.*)")
 SHORT = 0x80  # bytes of a name from which on its length takes two
 
-Edit = Callable[[Node, Editor], None]
+Edit = Callable[[Node], list[str]]
+"""Edits an op, and returns what is to be said of it."""
 Form = tuple[str, bytes, tuple[int, ...]]
 AlikeOp = tuple[Node, list[bytes]]
 """An op, its name and those that it reads."""
@@ -55,15 +56,15 @@ class Template(NamedTuple):
     """What an edit leaves of the op that stands for others, whose own names are stand-ins.
 
     `heads` and `payloads` are of the op, then of the nodes that were added; the payload is empty
-    where the op stays as it is. `order` is that in which they are written, `idle` what the editor
-    reports of the op.
+    where the op stays as it is. `order` is that in which they are written, `said` what is to be
+    said of the op.
     """
 
     stand_ins: list[bytes]
     heads: Heads
     payloads: list[bytes]
     order: list[int]
-    idle: list[str]
+    said: list[str]
 
     def fill(self, whole: bytes, rows: Sequence[Sequence[bytes]]) -> list[bytes]:
         """Return these bytes for each op, with its own names; UnlikeError for a part of a name."""
@@ -81,10 +82,11 @@ class Template(NamedTuple):
         return [raw.decode() for raw in self.fill(whole.encode(), rows)]
 
 
-def edit_all(nodes: Sequence[Node], edit: Edit, editor: Editor) -> set[Node]:
+def edit_all(nodes: Sequence[Node], edit: Edit, said: list[str]) -> set[Node]:
     """Edit ops of one body as far as their form says how; return the others.
 
-    The body must not be one whose ops are told apart by more: by v1 loops, or as a function.
+    What is to be said of those goes to `said`. The body must not be one whose ops are told apart by
+    more: by v1 loops, or as a function.
     """
     forms: dict[Form | None, list[AlikeOp]] = {}
     texts = [(node.name, *node.inputs) for node in nodes]
@@ -95,11 +97,16 @@ def edit_all(nodes: Sequence[Node], edit: Edit, editor: Editor) -> set[Node]:
         forms.setdefault(_form(node, own) if is_spelled else None, []).append((node, own))
     others: list[AlikeOp] = []
     for form, alike in forms.items():
-        template = None if form is None else _recorded(alike[0], form[1], edit, editor)
+        template = None if form is None else _recorded(alike[0], form[1], edit)
         for start in range(0, len(alike), BATCH):
             batch = alike[start : start + BATCH]
-            if template is None or not _fill(template, batch, editor):
+            if template is None or not _fill(template, batch):
                 others += batch
+                continue
+            reasons = [
+                template.texts(reason, [own for _, own in batch]) for reason in template.said
+            ]
+            said += chain.from_iterable(zip(*reasons, strict=True))
     return {node for node, _ in others}
 
 
@@ -129,7 +136,7 @@ def _blank_head(op: str, sizes: tuple[int, ...]) -> bytes:
     return b"\n" + name + op_type + b"".join([b"\x1a" + text for text in read])
 
 
-def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Template | None:
+def _recorded(alike: AlikeOp, rest: bytes, edit: Edit) -> Template | None:
     """Return what the edit does to ops that are alike; None if it depends on more than the form."""
     node, texts = alike
     if PROVENANCE in rest or MARK.search(rest):
@@ -141,28 +148,23 @@ def _recorded(alike: AlikeOp, rest: bytes, edit: Edit, editor: Editor) -> Templa
     stand_ins = [text.encode() for text in own]
     untouched = Payload(_blank_head(op, tuple(map(len, texts))) % tuple(stand_ins) + rest)
     alone.edited[0] = untouched
-    recorder = Editor(editor.graph, editor.author, own[0], known=editor.known)
     try:
-        edit(Node(alone, 0), recorder)
+        said = edit(Node(alone, 0))
         payloads = [alone.payload(index).small for index in range(len(alone))]
         if alone.edited[0] is untouched:
             payloads[0] = b""
         order = alone.placed.get(0, [0])
-        template = Template(stand_ins, heads, payloads, order, recorder.idle)
-        wholes = [*heads.names, *chain.from_iterable(heads.inputs), *recorder.idle]
+        template = Template(stand_ins, heads, payloads, order, said)
+        wholes = [*heads.names, *chain.from_iterable(heads.inputs), *said]
         for whole in (*payloads, *(text.encode() for text in wholes)):
             template.fill(whole, [])
     except (UnlikeError, GraphpatchError):
         return None  # the edit of the op itself raises the error that names it
     is_head_left = heads.ops[0] == op and tuple(heads.inputs[0]) == tuple(own[1:])
-    if not is_head_left or MARK.search("".join(recorder.notes).encode()):
-        return None
-    for report in ("notes", "carriers", "session", "tape"):
-        getattr(editor, report).update(getattr(recorder, report))
-    return template
+    return template if is_head_left else None
 
 
-def _fill(template: Template, batch: Sequence[AlikeOp], editor: Editor) -> bool:
+def _fill(template: Template, batch: Sequence[AlikeOp]) -> bool:
     """Edit these ops column by column; return False, without an edit, where a new name is taken."""
     body, heads = batch[0][0].body, template.heads
     indices, rows = [node.index for node, _ in batch], [own for _, own in batch]
@@ -189,6 +191,4 @@ def _fill(template: Template, batch: Sequence[AlikeOp], editor: Editor) -> bool:
     if step:
         orders = zip(*[members[place] for place in template.order], strict=True)
         body.placed.update(zip(indices, map(list, orders), strict=True))
-    reasons = [template.texts(reason, rows) for reason in template.idle]
-    editor.idle += chain.from_iterable(zip(*reasons, strict=True))
     return True

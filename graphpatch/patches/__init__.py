@@ -16,10 +16,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from graphpatch.gradients.spec import SIDES, GradientSpec, parse_gradient
-from graphpatch.graph.editor import Editor
+from graphpatch.gradients.spec import GradientSpec, parse_gradient
 from graphpatch.graph.node import Node
 from graphpatch.match.spec import Natural, described
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.target import Target
 
 
@@ -42,11 +42,6 @@ class Patch:
         """Return whether it is put behind an op's outputs, with the values that the patch has."""
         return False
 
-    @property
-    def looks_at_op_alone(self) -> bool:
-        """Return whether it does the same to ops of one form, but for names."""
-        return False
-
     def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where it would do nothing for all of these together."""
 
@@ -58,11 +53,11 @@ class Patch:
         """Return why it changes nothing at any of these ops; nothing where it does."""
         return ""
 
-    def rewrite(self, target: Target, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: RuleEditor) -> None:
         """Change one target, or raise PatchError."""
         raise NotImplementedError
 
-    def rewrite_all(self, nodes: Sequence[Node], editor: Editor) -> None:
+    def rewrite_all(self, nodes: Sequence[Node], editor: RuleEditor) -> None:
         """Change them, or raise PatchError; ops that no gradient reaches any more are its own."""
         raise NotImplementedError
 

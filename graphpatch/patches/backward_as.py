@@ -17,13 +17,13 @@ from graphpatch import names, opdefs
 from graphpatch.differentiation.flow import carries, is_asked_for, is_linear, lets_through, why_not
 from graphpatch.errors import PatchError, did_you_mean
 from graphpatch.graph import provenance, walk
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.functions import called_by_op
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import BOUNDARIES, FED, NEXTS, RESOURCE_VARIABLE
 from graphpatch.opdefs import NO_NUMBERS
 from graphpatch.patches import Patch
 from graphpatch.patches.carrier import BackwardTensor, join, refuse_in_part, repeated
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.placement import (
     comes_from_constant,
     refuse_boundary,
@@ -125,7 +125,7 @@ class CleanPath:
 
     body: Body
     noisy: Mapping[int, int]
-    editor: Editor
+    editor: RuleEditor
     order: list[Node] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
     clean: dict[names.TensorName, str] = field(default_factory=dict)
@@ -240,7 +240,7 @@ def _output(node: Node, output: int = 0) -> names.TensorName:
     return names.parse(node.tensor(output))
 
 
-def why_not_twice(node: Node, editor: Editor) -> str:
+def why_not_twice(node: Node, editor: RuleEditor) -> str:
     """Return why there can be no clone of an op that runs beside it; nothing where there can."""
     if node.op in BOUNDARIES:
         return (
@@ -288,7 +288,7 @@ class BackwardAsPatch(Patch):
     emit: str = "auto"
     takes_all: ClassVar[bool] = True
 
-    def rewrite_all(self, nodes: Sequence[Node], editor: Editor) -> None:
+    def rewrite_all(self, nodes: Sequence[Node], editor: RuleEditor) -> None:
         """Let all these ops count as their input; clones of them by earlier rules do as well."""
         by_body: dict[str, list[Node]] = {}
         for node in nodes:
@@ -305,7 +305,7 @@ class BackwardAsPatch(Patch):
         for in_body in by_body.values():
             self._rewrite_body(in_body, editor)
 
-    def _rewrite_body(self, nodes: Sequence[Node], editor: Editor) -> None:
+    def _rewrite_body(self, nodes: Sequence[Node], editor: RuleEditor) -> None:
         body = nodes[0].body
         of = {node.name for node in nodes}
         clones = [n for n in provenance.touched(body) if provenance.clone_of(n) in of]
@@ -325,7 +325,7 @@ class BackwardAsPatch(Patch):
             )
         dead, beside = _remaining(path, ends)
         for note in _notes(path, ends, dead, beside, self.until is not None):
-            editor.note(note)
+            editor.report.note(note)
         path.make()
         for node in dead:
             editor.shadow(node)

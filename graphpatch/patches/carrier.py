@@ -35,28 +35,24 @@ from graphpatch.gradients.spec import (
     built_in_key,
 )
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import BOUNDARIES, NEXTS, RESOURCE_VARIABLE
 from graphpatch.graph.walk import outputs_there, tensor_named, upstream
 from graphpatch.names import op_of
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.fit import check_fit, naming, refuse_contradicted
 from graphpatch.patches.function_carrier import (
     attach,
     become_filter,
     gradient_functions,
-    is_restored,
     numbered,
     put_op,
     stopped_output,
     typed,
 )
 from graphpatch.patches.placement import (
-    bodies,
     comes_from_constant,
-    differentiated_as_whole,
-    in_control_flow,
     refuse_boundary,
     refuse_without_gradient,
     shadow_behind,
@@ -83,9 +79,9 @@ class BackwardTensor(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-def needs_function(node: Node, editor: Editor, emit: str) -> bool:
+def needs_function(node: Node, editor: RuleEditor, emit: str) -> bool:
     """Return whether a function must carry it: TensorFlow would ignore a key, or the rule asks."""
-    is_ignored = differentiated_as_whole(node, editor)
+    is_ignored = editor.is_in_whole(node)
     if is_ignored and emit in ("attr", "construction"):
         raise PatchError(
             f"{node} is in a function that a Session differentiates as a whole: TensorFlow ignores "
@@ -95,7 +91,7 @@ def needs_function(node: Node, editor: Editor, emit: str) -> bool:
     return is_ignored or emit == "function"
 
 
-def refuse_in_part(node: Node, outputs: Collection[int], editor: Editor, emit: str) -> None:
+def refuse_in_part(node: Node, outputs: Collection[int], editor: RuleEditor, emit: str) -> None:
     """Raise PatchError where `join` would have to carry some outputs of an op, and not others."""
     flat = known_outputs(node)
     if any(arg.is_ref or arg.dtype is None for arg in flat):
@@ -111,7 +107,7 @@ def refuse_in_part(node: Node, outputs: Collection[int], editor: Editor, emit: s
 def give_on(
     node: Node,
     outputs: Collection[int],
-    editor: Editor,
+    editor: RuleEditor,
     op: str,
     suffix: str,
     inputs: Callable[[Node, int], Sequence[str]],
@@ -141,7 +137,9 @@ def give_on(
     return added
 
 
-def join(target: Target, counted: Mapping[int, BackwardTensor], editor: Editor, emit: str) -> None:
+def join(
+    target: Target, counted: Mapping[int, BackwardTensor], editor: RuleEditor, emit: str
+) -> None:
     """Let outputs of a target count as other tensors on the way back; those not named stay.
 
     The last op moves to `NAME/forward`, and no gradient reaches the ops any more. Raises PatchError
@@ -176,7 +174,7 @@ def _select(
     node: Node,
     backward: Callable[[Node, int, str, str], str],
     outputs: Collection[int],
-    editor: Editor,
+    editor: RuleEditor,
 ) -> None:
     """Give the outputs of an op on, and let what flows back go to other tensors.
 
@@ -195,10 +193,12 @@ def _select(
         return [true, stop, backward(moved, output, stop, name)]
 
     give_on(node, outputs, editor, "Select", "join", selected, ALIKE)
-    editor.used("construction")
+    editor.report.used("construction")
 
 
-def repeated(counted: BackwardTensor, like: str, name: str, beside: Node, editor: Editor) -> str:
+def repeated(
+    counted: BackwardTensor, like: str, name: str, beside: Node, editor: RuleEditor
+) -> str:
     """Return what an output counts as, repeated to the shape of `like` where that may be another.
 
     A run in which it cannot be repeated is an error.
@@ -212,7 +212,7 @@ def repeated(counted: BackwardTensor, like: str, name: str, beside: Node, editor
 
 
 def constructed(
-    gradient: Computed, target: Target, editor: Editor, emit: str, filtered: Node | None = None
+    gradient: Computed, target: Target, editor: RuleEditor, emit: str, filtered: Node | None = None
 ) -> bool:
     """Let the gradient of a target be this one by a construction; return whether that was done.
 
@@ -247,7 +247,7 @@ def constructed(
         varying = (moved.body.producer(tensors[name]) for name in formula.varying)
         if not formula.varying or (is_fixed and all(map(comes_from_constant, varying))):
             return tensor
-        editor.note(SECOND)
+        editor.report.note(SECOND)
         return _differentiated_once(tensor, f"{name}/backward", moved, editor)
 
     _select(node, backward, [0], editor)
@@ -256,7 +256,7 @@ def constructed(
 
 
 def _adjoint(
-    gradient: Computed, target: Target, editor: Editor, is_filter: bool
+    gradient: Computed, target: Target, editor: RuleEditor, is_filter: bool
 ) -> FormulaNodes | None:
     """Return the ops whose default gradient is this one; None where there are none.
 
@@ -275,11 +275,11 @@ def _adjoint(
     return editor.cached(("construction", gradient.key, form, op_type, in_function), nodes)
 
 
-def _why_not_constructed(place: Node, node: Node, editor: Editor) -> str:
+def _why_not_constructed(place: Node, node: Node, editor: RuleEditor) -> str:
     """Return why no construction can stand in a place; nothing where one can."""
-    if differentiated_as_whole(node, editor):
+    if editor.is_in_whole(node):
         return f"function {node.body.label} is differentiated as a whole"
-    if place.op in BOUNDARIES or in_control_flow(place, editor):
+    if place.op in BOUNDARIES or editor.is_in_control_flow(place):
         return "it is in a v1 loop or branch"
     flat = None if place.outputs is None else [*(place.arguments or ()), *place.outputs]
     if flat is None or any(arg.is_ref or arg.dtype is None for arg in flat):
@@ -287,7 +287,7 @@ def _why_not_constructed(place: Node, node: Node, editor: Editor) -> str:
     return ""
 
 
-def _differentiated_once(tensor: str, scope: str, beside: Node, editor: Editor) -> str:
+def _differentiated_once(tensor: str, scope: str, beside: Node, editor: RuleEditor) -> str:
     """Return a tensor that passes dy on to another as SoftsignGrad(dy, 0), which is dy.
 
     TensorFlow has no gradient of SoftsignGrad: a second derivative raises, as it would be wrong.
@@ -303,7 +303,7 @@ def put_beside(
     formula: FormulaNodes,
     node: Node,
     tensors: Mapping[str, str],
-    editor: Editor,
+    editor: RuleEditor,
     anchor: Sequence[str] = (),
     scope: str = "",
 ) -> str:
@@ -325,7 +325,7 @@ def put_beside(
 
 
 def carry(
-    gradient: Gradient, target: Target, editor: Editor, emit: str, filtered: Node | None = None
+    gradient: Gradient, target: Target, editor: RuleEditor, emit: str, filtered: Node | None = None
 ) -> None:
     """Let the gradient of a target be this one, and say in the editor what the consumer needs.
 
@@ -355,7 +355,7 @@ def carry(
     is_stored = isinstance(gradient, Computed) and constructed(
         gradient, target, editor, emit, filtered
     )
-    if not is_stored and is_filter and is_one_op and not is_restored(node, editor):
+    if not is_stored and is_filter and is_one_op and not editor.is_restored(node):
         become_filter(gradient, node, editor)
     elif not is_stored:
         functions = gradient_functions(gradient, target, editor)
@@ -365,25 +365,25 @@ def carry(
     editor.set_reads(node.body.node(name), noted)
 
 
-def _check_place(as_one: Sequence[Node], node: Node, editor: Editor) -> None:
+def _check_place(as_one: Sequence[Node], node: Node, editor: RuleEditor) -> None:
     """Raise PatchError where no gradient can be put there; say that an earlier one is replaced."""
     for inside in as_one:
         refuse_boundary(inside)
     refuse_without_gradient(node, editor)
     if replaced := provenance.key_setter(node):
-        editor.note(
-            f"rule {editor.rule_name!r} replaces the gradient that rule {replaced!r} gave some "
+        editor.report.note(
+            f"rule {editor.author.rule!r} replaces the gradient that rule {replaced!r} gave some "
             f'of its ops; "taken": false leaves out what earlier rules patched'
         )
 
 
-def _take_off_override(node: Node, editor: Editor) -> None:
+def _take_off_override(node: Node, editor: RuleEditor) -> None:
     if node.attr(attrs.OVERRIDE) is None:
         raise PatchError(
             f"{node} has no override to take off; its gradient is TensorFlow's default"
         )
     editor.set_attr(node, attrs.OVERRIDE, None)
-    editor.used(BUILT_IN)
+    editor.report.used(BUILT_IN)
 
 
 def refuse_key(gradient: Gradient, emit: str, is_match: bool = False) -> None:
@@ -407,12 +407,12 @@ def refuse_key(gradient: Gradient, emit: str, is_match: bool = False) -> None:
         )
 
 
-def set_key(gradient: Computed | RegisteredKey, node: Node, editor: Editor, emit: str) -> bool:
+def set_key(gradient: Computed | RegisteredKey, node: Node, editor: RuleEditor, emit: str) -> bool:
     """Store a gradient as a key in the attr of the op, where one says it; return whether it does.
 
     Raises PatchError in a body where TensorFlow ignores the attr without a word.
     """
-    caller = bodies(editor).place_of(node).ignoring
+    caller = editor.bodies.place_of(node).ignoring
     if isinstance(gradient, RegisteredKey):
         key, is_built_in = gradient.key, gradient.built_in
     elif emit == "attr" or (emit == "auto" and node.outputs is None):  # its library alone knows it
@@ -428,18 +428,18 @@ def set_key(gradient: Computed | RegisteredKey, node: Node, editor: Editor, emit
             f'is stored as a function (emit: auto), and "body": "main" leaves functions out'
         )
     if caller is not None:
-        editor.note(
+        editor.report.note(
             f"function {node.body.label}: the new gradient works with GradientTape, after "
             f"tf.saved_model.load; a Session ignores it silently, as {caller.op} calls the function"
         )
     editor.set_attr(node, attrs.OVERRIDE, attrs.text(key))
     needs = "" if is_built_in else key
-    editor.used("attr" if needs else BUILT_IN, session=needs, tape=needs)
+    editor.report.used("attr" if needs else BUILT_IN, session=needs, tape=needs)
     return True
 
 
 def _with_named_tensors(
-    gradient: Computed, target: Target, editor: Editor
+    gradient: Computed, target: Target, editor: RuleEditor
 ) -> tuple[Computed, Target]:
     """Return the gradient as a formula that reads tensors by name as further inputs of a target.
 
@@ -454,7 +454,7 @@ def _with_named_tensors(
             target = msgspec.structs.replace(target, more=more)
         form = target.form(gradient.formula), tuple(dtype for _, dtype in more)
         fit = partial(gradient_ops, gradient.formula, target.signature)
-        editor.once(("fits", gradient.key, form), fit)
+        editor.cached(("fits", gradient.key, form), fit)
     if more and not provenance.is_added(target.last):
         joined = partial(joined_shapes, gradient.formula)
         refuse_contradicted(
@@ -473,12 +473,9 @@ def named_tensors(gradient: Gradient) -> tuple[str, ...]:
     return gradient.formula.tensors if isinstance(gradient, InlineFormula) else ()
 
 
-def reads_op_alone(gradient: Gradient) -> bool:
-    """Return whether ops of one form have one gradient: it is not traced, and reads no others."""
-    return not (isinstance(gradient, PythonGradient) or named_tensors(gradient))
-
-
-def named_inputs(gradient: Gradient, target: Target, editor: Editor) -> tuple[tuple[str, str], ...]:
+def named_inputs(
+    gradient: Gradient, target: Target, editor: RuleEditor
+) -> tuple[tuple[str, str], ...]:
     """Return what a gradient reads by name, with dtypes; of a variable its value, read beside it.
 
     Raises what `check_named` raises.
@@ -492,7 +489,9 @@ def named_inputs(gradient: Gradient, target: Target, editor: Editor) -> tuple[tu
     return tuple(inputs)
 
 
-def check_named(gradient: Gradient, target: Target, editor: Editor) -> list[tuple[str, str, bool]]:
+def check_named(
+    gradient: Gradient, target: Target, editor: RuleEditor
+) -> list[tuple[str, str, bool]]:
     """Return the tensors that a gradient of this target reads by name, as inputs spell them.
 
     With each its dtype, and whether it is the handle of a variable, of whose value the dtype is.
@@ -505,7 +504,7 @@ def check_named(gradient: Gradient, target: Target, editor: Editor) -> list[tupl
     ]
 
 
-def _checked(name: str, target: Target, editor: Editor) -> tuple[str, str, bool]:
+def _checked(name: str, target: Target, editor: RuleEditor) -> tuple[str, str, bool]:
     node, body = target.last, target.last.body
     reads = f"{node}: the formula reads tensor({name!r})"
     tensor = tensor_named(body, name)
@@ -525,7 +524,7 @@ def _checked(name: str, target: Target, editor: Editor) -> tuple[str, str, bool]
                 f"and as y what the op gives"
             )
     producer = body.producer(str(tensor))
-    if producer is not None and bodies(editor).in_control_flow(body):
+    if producer is not None and editor.bodies.in_control_flow(body):
         flow = editor.cached(("contexts", body.label), lambda: control_flow(body))
         if flow.given(producer.index, str(tensor)) is not flow.context(node.index):
             raise PatchError(

@@ -16,19 +16,17 @@ from graphpatch.errors import PatchError
 from graphpatch.gradients.ops import Signature, sizes_of_constant
 from graphpatch.gradients.program import joined_shapes
 from graphpatch.gradients.spec import DefaultGradient, Gradient, LibraryGradient, gives_dy
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
 from graphpatch.graph.walk import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import Patch
 from graphpatch.patches.backward_as import noise_notes
-from graphpatch.patches.carrier import carry, check_named, give_on, named_tensors, reads_op_alone
+from graphpatch.patches.carrier import carry, check_named, give_on, named_tensors
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.fit import JoinedShapes, may_contradict, refuse_contradicted
 from graphpatch.patches.function_carrier import typed
 from graphpatch.patches.placement import (
-    differentiated_as_whole,
-    in_control_flow,
     refuse_without_gradient,
 )
 from graphpatch.patches.target import Target, is_source
@@ -48,11 +46,6 @@ class SidePatch(Patch):
     def is_at_outputs(self) -> bool:
         """Return whether it is not put before the inputs."""
         return parsed(self.at)[0] == "output"
-
-    @property
-    def looks_at_op_alone(self) -> bool:
-        """Return True at outputs; at inputs it looks at what the op reads."""
-        return self.is_at_outputs
 
     def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where nothing flows back there anyway."""
@@ -79,11 +72,6 @@ class FilterGradient(SidePatch):
     at: str = OUTPUTS
     emit: str = "auto"
 
-    @property
-    def looks_at_op_alone(self) -> bool:
-        """Return True at outputs; False for a gradient in Python, or one that reads others."""
-        return self.is_at_outputs and reads_op_alone(self.gradient)
-
     def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
         if isinstance(self.gradient, DefaultGradient):
@@ -103,13 +91,13 @@ class FilterGradient(SidePatch):
         """Say that the gradient gives dy as it comes."""
         return "its gradient gives dy as it comes" if gives_dy(self.gradient) else ""
 
-    def rewrite(self, target: Target, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: RuleEditor) -> None:
         """Filter what flows back there."""
         target.refuse_open()
         gradient, node = self.gradient, target.last
         assert not isinstance(gradient, DefaultGradient), "it has been checked"
         check_named(gradient, target, editor)  # while the op is still where it was
-        is_read_in_loop = bool(named_tensors(gradient)) and in_control_flow(node, editor)
+        is_read_in_loop = bool(named_tensors(gradient)) and editor.is_in_control_flow(node)
         emit = "function" if is_read_in_loop and self.emit == "auto" else self.emit
         for added in put_at(target, editor, "Identity", "filter", self.at):
             carry(gradient, Target.of(added), editor, emit, filtered=node)
@@ -132,14 +120,14 @@ class StopGradient(SidePatch):
         """Say that what follows takes its gradient at a noisy value, where it does."""
         return noise_notes(nodes, at_inputs=not self.is_at_outputs)
 
-    def rewrite(self, target: Target, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: RuleEditor) -> None:
         """Stop what flows back there."""
-        if differentiated_as_whole(target.last, editor):
+        if editor.is_in_whole(target.last):
             FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite(target, editor)
             return
         target.refuse_open()
         if put_at(target, editor, "StopGradient", "stop", self.at):
-            editor.used("construction")
+            editor.report.used("construction")
 
 
 def parsed(at: str) -> tuple[str, int | None]:
@@ -174,13 +162,13 @@ def why_idle(target: Target, at: str) -> str:
     return f"{target}: {'; '.join(reasons)}" if reasons else f"{target} has no {side}s"
 
 
-def put_at(target: Target, editor: Editor, op: str, suffix: str, at: str) -> list[Node]:
+def put_at(target: Target, editor: RuleEditor, op: str, suffix: str, at: str) -> list[Node]:
     """Put ops that give on, bit for bit, the tensor that they read on a side; return them.
 
     Where nothing flows back there, there is nothing to do, and the report says so.
     """
     if reason := why_idle(target, at):
-        editor.skipped(reason)
+        editor.report.idle.append(reason)
         return []
     refuse_without_gradient(target.last, editor)
     flowing = {n: arg for n, arg in tensors_at(target, at).items() if carries(arg)}
@@ -193,7 +181,7 @@ def put_at(target: Target, editor: Editor, op: str, suffix: str, at: str) -> lis
 
 
 def _before(
-    target: Target, place: tuple[Node, int], arg: FlatArg, editor: Editor, op: str, name: str
+    target: Target, place: tuple[Node, int], arg: FlatArg, editor: RuleEditor, op: str, name: str
 ) -> Node:
     """Put an op of this name before a tensor that a target reads.
 
@@ -216,7 +204,7 @@ def _before(
 
 
 def _behind(
-    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, op: str, suffix: str
+    node: Node, flowing: Mapping[int, FlatArg], editor: RuleEditor, op: str, suffix: str
 ) -> list[Node]:
     """Put ops behind these outputs of an op.
 
@@ -250,7 +238,7 @@ def _behind(
 
 
 def _reroute(
-    node: Node, flowing: Mapping[int, FlatArg], editor: Editor, op: str, suffix: str
+    node: Node, flowing: Mapping[int, FlatArg], editor: RuleEditor, op: str, suffix: str
 ) -> list[Node]:
     """Send the readers of each output through an op of its own; the op keeps its name."""
     added = []

@@ -36,9 +36,9 @@ from graphpatch.gradients.spec import (
 )
 from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.graph.attrs import constant
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import as_model
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.placement import comes_from_constant
 from graphpatch.patches.target import Target, keeps_shape, signature
 
@@ -55,7 +55,7 @@ def naming(target: Target) -> Iterator[None]:
         raise PatchError(f"{target}: {error}{reading}") from error
 
 
-def check_fit(gradient: Computed | RegisteredKey, node: Node, editor: Editor) -> None:
+def check_fit(gradient: Computed | RegisteredKey, node: Node, editor: RuleEditor) -> None:
     """Raise PatchError where TensorFlow would fail with this gradient on this op.
 
     Of a gradient that the consumer registers nothing is known, so it fits everywhere. A gradient
@@ -63,7 +63,7 @@ def check_fit(gradient: Computed | RegisteredKey, node: Node, editor: Editor) ->
     about once.
     """
     form = Target.of(node).form(None if isinstance(gradient, RegisteredKey) else gradient.formula)
-    editor.once(("fits", gradient.key, form), lambda: _check_fit(gradient, node))
+    editor.cached(("fits", gradient.key, form), lambda: _check_fit(gradient, node))
 
 
 def _check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import ENTERS, SWITCHES, VARIABLES
 from graphpatch.graph.walk import first_producers
 from graphpatch.patches import Patch
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.filter import StopGradient
 from graphpatch.patches.function_carrier import typed
 from graphpatch.patches.target import Target, known_outputs
@@ -135,7 +135,7 @@ class Freeze(Patch):
             yield f"no optimizer changes {_counted(stopped)}: the gradient stops at {at}"
         yield from warnings
 
-    def rewrite(self, target: Target, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: RuleEditor) -> None:
         """Take a variable out of its updates, or stop its gradient."""
         node, label = target.last, target.last.body.label
         variable = variable_read(node)
@@ -147,8 +147,8 @@ class Freeze(Patch):
         known = editor.cached(("updates", label), lambda: Updates(node.body))
         if variable.name in known.of:
             ops = known.of[variable.name]
-            editor.once(("frozen", label, variable.name), lambda: _take_out(ops, editor))
-            editor.used(UPDATE)
+            editor.cached(("frozen", label, variable.name), lambda: _take_out(ops, editor))
+            editor.report.used(UPDATE)
         elif variable.name not in known.slots:  # those are frozen with the variable they are of
             StopGradient().rewrite(target, editor)
 
@@ -168,7 +168,7 @@ def notes_on_built(graphs: Iterable[Graph], emits: Sequence[Collection[str]]) ->
     return [note for graph in graphs for note in built_gradients(graph)]
 
 
-def _take_out(ops: Sequence[Node], editor: Editor) -> None:
+def _take_out(ops: Sequence[Node], editor: RuleEditor) -> None:
     """Let ops that do nothing take the names of these."""
     for node in ops:
         outputs = known_outputs(node)

@@ -36,14 +36,13 @@ from graphpatch.gradients.program import function_def, typed_node
 from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
 from graphpatch.graph import attrs
 from graphpatch.graph.attrs import DTYPE_NUMBERS, OUTPUT_SHAPES
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.functions import NO_INLINE
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
-from graphpatch.patches.placement import bodies, differentiated_as_whole
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs
 from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
 
@@ -71,12 +70,6 @@ IMMOVABLE = frozenset(
 FUSED = frozenset({"Add", "AddV2", "Maximum", "Mul", "Sub"})
 
 
-def is_restored(node: Node, editor: Editor) -> bool:
-    """Return whether an op is in a function that tf.saved_model.load restores."""
-    around = editor.graph.around
-    return around.is_object_based and (around.is_exported or not node.body.is_main)
-
-
 def numbered(number: int) -> str:
     """Return what stands behind a name: nothing for the first of several."""
     return f"_{number}" if number else ""
@@ -89,7 +82,7 @@ def typed(dtype: str | None, key: str = "") -> dict[str, AttrValue]:
 
 
 def put_op(
-    editor: Editor, name: str, op: str, inputs: Sequence[str], dtype: str | None, beside: Node
+    editor: RuleEditor, name: str, op: str, inputs: Sequence[str], dtype: str | None, beside: Node
 ) -> str:
     """Add an op that has its dtype as attr T; return its tensor."""
     return editor.add(name, op, inputs, typed(dtype), beside).tensor(0)
@@ -101,7 +94,7 @@ def put_op(
 def gradient_functions(
     gradient: Computed | PythonGradient,
     target: Target,
-    editor: Editor,
+    editor: RuleEditor,
     op: Signature | None = None,
     is_filter: bool = False,
 ) -> AttachedFunctions:
@@ -110,7 +103,7 @@ def gradient_functions(
     Default: the target's own. One in Python is traced for each target; it sees a match under the
     name and type of its last op.
     """
-    node, is_kept = target.last, differentiated_as_whole(target.last, editor)
+    node, is_kept = target.last, editor.is_in_whole(target.last)
     if isinstance(gradient, PythonGradient):
         dtypes = dtypes_of(target, target.inputs), dtypes_of(target, target.outputs)
         values = {} if target.is_match else node.attrs()
@@ -127,7 +120,7 @@ def gradient_functions(
     )
 
 
-def become_filter(gradient: Computed | PythonGradient, node: Node, editor: Editor) -> None:
+def become_filter(gradient: Computed | PythonGradient, node: Node, editor: RuleEditor) -> None:
     """Let an Identity be a call that gives its tensor on, and filters what flows back."""
     (dtype,) = dtypes_of(node, known_outputs(node))
     op, target = Signature.of_tensor(dtype), Target.of(node)
@@ -138,14 +131,14 @@ def become_filter(gradient: Computed | PythonGradient, node: Node, editor: Edito
     if shapes is not None:
         editor.set_attr(node, OUTPUT_SHAPES, shapes)
     _keep_gradient(node, functions, editor)
-    editor.used("function", tape=functions.key)
+    editor.report.used("function", tape=functions.key)
 
 
-def _traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> GradientFunction:
+def _traced(gradient: PythonGradient, op: OpDtypes, editor: RuleEditor) -> GradientFunction:
     """Return the gradient function for one op; what TensorFlow 1.15 does not know is noted."""
     traced = trace(gradient.path, op)
     if traced.newer:
-        editor.note(
+        editor.report.note(
             f"{gradient.path} uses ops that TensorFlow 1.15 does not know: "
             f"{', '.join(traced.newer)}; the file loads in TensorFlow 2 alone"
         )
@@ -153,7 +146,7 @@ def _traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> GradientF
 
 
 def _added(
-    make: Callable[[], GradientFunction], editor: Editor, is_kept: bool, is_filter: bool = False
+    make: Callable[[], GradientFunction], editor: RuleEditor, is_kept: bool, is_filter: bool = False
 ) -> AttachedFunctions:
     """Return the functions that carry what is made, in the library; raise PatchError for faults."""
     try:
@@ -172,7 +165,7 @@ def _added(
 def attach(
     target: Target,
     functions: AttachedFunctions,
-    editor: Editor,
+    editor: RuleEditor,
     read: Sequence[str],
 ) -> None:
     """Give the outputs of a target on by a call of `attach`, which takes the name of its last op.
@@ -180,11 +173,11 @@ def attach(
     `read` are the tensors that the gradient is for, in the order of its formulas.
     """
     node, name = target.last, target.last.name
-    restored = is_restored(node, editor)
+    restored = editor.is_restored(node)
 
     def inputs(moved: Node) -> list[str]:
         taken = [_argument(moved, n, read[n], functions, name, editor) for n in functions.read]
-        if differentiated_as_whole(node, editor):
+        if editor.is_in_whole(node):
             _isolate(target.nodes, editor)
         count = len(moved.outputs or ())
         outputs = [stopped_output(moved, place, name, editor) for place in range(count)]
@@ -196,11 +189,11 @@ def attach(
     call = editor.take_name(node, op, inputs, values)
     editor.shadow(node)
     _keep_gradient(call, functions, editor)
-    editor.used("function", tape="" if restored else functions.key)
+    editor.report.used("function", tape="" if restored else functions.key)
 
 
 def _argument(
-    moved: Node, place: int, text: str, functions: AttachedFunctions, name: str, editor: Editor
+    moved: Node, place: int, text: str, functions: AttachedFunctions, name: str, editor: RuleEditor
 ) -> str:
     """Return the tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
 
@@ -210,7 +203,7 @@ def _argument(
     dtype = DTYPE_NAMES[arg.type]
     if place in functions.stopped:
         return put_op(editor, f"{moved.name}/stop_{place}", "StopGradient", [text], dtype, moved)
-    if bodies(editor).place_of(moved).ignoring is not None:
+    if editor.bodies.place_of(moved).ignoring is not None:
         return text
     guard = editor.cached(
         ("guard", dtype),
@@ -223,14 +216,18 @@ def _argument(
     return call.tensor(0)
 
 
-def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
+def stopped_output(moved: Node, output: int, name: str, editor: RuleEditor) -> str:
     """Return an output of an op that made room, behind a StopGradient named after the op."""
     dtype, texts = known_outputs(moved)[output].dtype, [moved.tensor(output)]
     return put_op(editor, f"{name}/stop{numbered(output)}", "StopGradient", texts, dtype, moved)
 
 
 def _through_tape(
-    attached: AttachedFunctions, name: str, arguments: Sequence[str], moved: Node, editor: Editor
+    attached: AttachedFunctions,
+    name: str,
+    arguments: Sequence[str],
+    moved: Node,
+    editor: RuleEditor,
 ) -> list[str]:
     """Return the outputs of the op as `attach` is to read them: through a call of `tape`.
 
@@ -262,13 +259,13 @@ def _through_tape(
 # Gradient functions in the bodies of While, If and Case.
 
 
-def _keep_gradient(call: Node, functions: AttachedFunctions, editor: Editor) -> None:
-    """Keep the gradient function of a call of `attach` in the body of a While, If or Case."""
+def _keep_gradient(call: Node, functions: AttachedFunctions, editor: RuleEditor) -> None:
+    """In the body of a While, If or Case, keep the gradient function of a call of `attach`."""
     outputs = len(functions.attach.signature.output_arg)
     _keep_function(call, functions.gradient.signature.name, call.inputs[-outputs:], editor)
 
 
-def _keep_function(call: Node, gradient: str, upstream: Sequence[str], editor: Editor) -> None:
+def _keep_function(call: Node, gradient: str, upstream: Sequence[str], editor: RuleEditor) -> None:
     """Keep the gradient function of the function that `call` calls with the body it is in.
 
     TensorFlow 2 copies with the body of a While, If or Case only the functions that it calls as
@@ -277,7 +274,7 @@ def _keep_function(call: Node, gradient: str, upstream: Sequence[str], editor: E
     too, the unread call must read nothing of it: SymbolicGradient of 1.15 would wait for what flows
     back through the call, and silently give no gradient. It reads tensors of no known shape.
     """
-    place, body = bodies(editor).place_of(call), call.body
+    place, body = editor.bodies.place_of(call), call.body
     if not place.op_by_op:
         return
 
@@ -299,13 +296,13 @@ def _keep_function(call: Node, gradient: str, upstream: Sequence[str], editor: E
             inputs = [made[dtype] for dtype in dtypes]
         editor.add(f"{call.name}/gradient", gradient, inputs, {}, call)
 
-    editor.once(("kept", body.label, gradient), call_gradient)
+    editor.cached(("kept", body.label, gradient), call_gradient)
 
 
 # What lies behind a carrier where a Session differentiates the function as a whole.
 
 
-def _isolate(behind: Sequence[Node], editor: Editor) -> None:
+def _isolate(behind: Sequence[Node], editor: RuleEditor) -> None:
     """Let nothing flow back into these ops, which are behind one carrier.
 
     On a tape, for which a TF2 SavedModel is meant, a StopGradient stops. TensorFlow may compute
@@ -324,7 +321,7 @@ def _isolate(behind: Sequence[Node], editor: Editor) -> None:
         if is_opaque or node.op in HARMLESS or not any(map(carries, node.arguments or [])):
             continue  # zeros do no harm, or cannot be kept from it
         if is_object_based:
-            editor.note(
+            editor.report.note(
                 f"function {node.body.label}: a Session, unlike a tape, asks for {node.op}'s own "
                 f"gradient too, of zeros; that fails where TensorFlow has none in functions, and "
                 f"spoils the new one where it is infinite"
@@ -335,7 +332,7 @@ def _isolate(behind: Sequence[Node], editor: Editor) -> None:
             _enclose(node, editor)
 
 
-def _zero_inputs(ops: Sequence[Node], editor: Editor) -> None:
+def _zero_inputs(ops: Sequence[Node], editor: RuleEditor) -> None:
     """Put one call that gives zeros back before each tensor that ops read from outside."""
     inside, calls = {node.name for node in ops}, dict[str, str]()
     for node in ops:
@@ -353,7 +350,7 @@ def _zero_inputs(ops: Sequence[Node], editor: Editor) -> None:
             editor.set_input(node, slot, calls[tensor])
 
 
-def _enclose(node: Node, editor: Editor) -> None:
+def _enclose(node: Node, editor: RuleEditor) -> None:
     """Let an op be a call of a function that does what it did, with a gradient of zeros.
 
     Raises PatchError for an op that would not give the same bits there.

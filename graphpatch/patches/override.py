@@ -17,10 +17,10 @@ from graphpatch.gradients.spec import (
     RegisteredKey,
     gives_dy,
 )
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.patches import Patch
-from graphpatch.patches.carrier import carry, named_tensors, reads_op_alone
+from graphpatch.patches.carrier import carry, named_tensors
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.fit import (
     JoinedShapes,
     check_on_match,
@@ -46,11 +46,6 @@ class OverrideGradient(Patch):
     takes_match: ClassVar[bool] = True
     gradient: Gradient
     emit: str = "auto"
-
-    @property
-    def looks_at_op_alone(self) -> bool:
-        """Return False for a gradient in Python, traced for each op, or one that reads others."""
-        return reads_op_alone(self.gradient)
 
     def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where the gradient of none of these is ever asked for, or is not one."""
@@ -81,10 +76,10 @@ class OverrideGradient(Patch):
         is_own = all(node.op in GIVE_DY and override_key(node) is None for node in nodes)
         return "dy is the own gradient of these ops" if is_own and gives_dy(self.gradient) else ""
 
-    def rewrite(self, target: Target, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: RuleEditor) -> None:
         """Override the gradient of a target."""
         if reason := never_fires(target.last):
-            editor.skipped(reason)
+            editor.report.idle.append(reason)
             if not isinstance(self.gradient, RegisteredKey):
                 return
         for node in target.nodes:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.flow import is_carrier, override_key
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import BOUNDARIES, ENTERS
-from graphpatch.graph.template import OneOp
 from graphpatch.graph.walk import first_producers
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.target import Target
 
 # Ops that formulas and traced functions are made of, and that have no gradient in a function that a
@@ -25,71 +23,48 @@ UNKNOWN_TO_FUNCTIONS = frozenset(
 MAIN_ONLY = '"body": "main" leaves functions out'
 
 
-def bodies(editor: Editor) -> Bodies:
-    """Return how TensorFlow comes to each body, and those that no gradient reaches."""
-    return editor.cached("bodies", lambda: Bodies(editor.graph))
-
-
-def differentiated_as_whole(node: Node, editor: Editor) -> bool:
-    """Return whether a Session differentiates the function that an op is in as a whole.
-
-    What such a function calls, TensorFlow optimises before: it inlines the call and takes out what
-    stops gradients, and the op's own gradient is used. So calls must be kept from being inlined. An
-    exported graph is differentiated on a tape alone.
-    """
-    ignoring = bodies(editor).place_of(node).ignoring
-    return ignoring is not None and not editor.graph.around.is_exported
-
-
-def in_control_flow(node: Node, editor: Editor) -> bool:
-    """Return whether an op lies in a v1 loop or branch."""
-    if isinstance(node.body, OneOp):
-        return False  # ops in loops and branches have no form
-    return node.index in bodies(editor).in_control_flow(node.body)
-
-
-def refuse_without_gradient(node: Node, editor: Editor) -> None:
+def refuse_without_gradient(node: Node, editor: RuleEditor) -> None:
     """Raise PatchError where no gradient comes to an op in a Session.
 
     A TF2 SavedModel is differentiated op by op on a tape; there the report says so.
     """
     around, label = editor.graph.around, node.body.label
     if not around.is_object_based:
-        editor.once("notes on functions", lambda: _note_functions(editor))
-    elif call := bodies(editor).called_as_ops.get(label):
+        editor.cached("notes on functions", lambda: _note_functions(editor))
+    elif call := editor.bodies.called_as_ops.get(label):
         raise PatchError(
             f"{node}: {call} calls the function as an op of its own, and a tape, after "
             f"tf.saved_model.load, does not look into it; inline the function into the main graph "
             f"first; {MAIN_ONLY}"
         )
-    reason = bodies(editor).why_no_gradient(node)
+    reason = editor.bodies.why_no_gradient(node)
     if not reason or around.is_exported:
         return
     if not around.is_object_based:
         raise PatchError(f"{node}: {reason}; {MAIN_ONLY}")
-    editor.note(
+    editor.report.note(
         f"function {label}: the new gradient works with GradientTape, after "
         f"tf.saved_model.load, and not in a Session: {reason}"
     )
 
 
-def _note_functions(editor: Editor) -> None:
+def _note_functions(editor: RuleEditor) -> None:
     """Say which called functions hold ops of which TensorFlow has no gradient there."""
     for body in editor.graph.bodies:
         op_type = next((op for op in sorted(UNKNOWN_TO_FUNCTIONS) if body.by_type.get(op)), None)
         if op_type is None or body.is_main:
             continue
         node = Node(body, body.by_type[op_type][0])
-        if differentiated_as_whole(node, editor):
-            editor.note(
-                f"{bodies(editor).place_of(node).ignoring} calls function {body.label}, which a "
+        if editor.is_in_whole(node):
+            editor.report.note(
+                f"{editor.bodies.place_of(node).ignoring} calls function {body.label}, which a "
                 f"Session differentiates as a whole, and TensorFlow has no gradient of {op_type} "
                 f"there ({node.name}): a gradient that comes through this call fails with "
                 f"NotFoundError, in the original too where it is not found to be zero before"
             )
 
 
-def check_together(target: Target, editor: Editor) -> None:
+def check_together(target: Target, editor: RuleEditor) -> None:
     """Raise PatchError where the ops of a target cannot count as one, or no gradient comes."""
     for node in target.nodes:
         refuse_boundary(node)
@@ -116,7 +91,7 @@ def refuse_carried(node: Node) -> None:
         )
 
 
-def shadow_behind(target: Target, editor: Editor) -> None:
+def shadow_behind(target: Target, editor: RuleEditor) -> None:
     """Write down that no gradient reaches the ops before the last, which is written as it moves."""
     for node in target.nodes:
         if node != target.last and node.data_inputs:

@@ -17,7 +17,6 @@ from graphpatch.gradients.formula import Call, Expression, Formula, Variable
 from graphpatch.gradients.ops import Signature, Value
 from graphpatch.gradients.program import formula_ops, node_defs
 from graphpatch.gradients.spec import InlineFormula, RegisteredKey
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import FED
 from graphpatch.names import op_of
@@ -31,14 +30,12 @@ from graphpatch.patches.carrier import (
     needs_function,
     put_beside,
 )
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
 from graphpatch.patches.function_carrier import numbered, put_op
 from graphpatch.patches.placement import (
     UNKNOWN_TO_FUNCTIONS,
-    bodies,
     check_together,
-    differentiated_as_whole,
-    in_control_flow,
 )
 from graphpatch.patches.target import MatchTarget, Target, dtypes_of, keeps_shape, signature
 
@@ -93,11 +90,6 @@ class SurrogateGradient(Patch):
     formula: Formula
     emit: str = "auto"
 
-    @property
-    def looks_at_op_alone(self) -> bool:
-        """Return True but for a formula that reads other tensors by name."""
-        return not self.formula.tensors
-
     def check(self, targets: Sequence[Target]) -> None:
         """Raise PatchError where the formula cannot have the shape of a target's output."""
 
@@ -124,7 +116,7 @@ class SurrogateGradient(Patch):
             op = Signature.of(inputs, [dtype], signature(node).attrs)
             return formula_ops(formula, op, dtype)
 
-    def rewrite(self, target: Target, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: RuleEditor) -> None:
         """Let a target count as the formula of what it reads."""
         target.refuse_open()
         node, name, scope = target.last, target.last.name, f"{target.last.name}/surrogate"
@@ -140,7 +132,7 @@ class SurrogateGradient(Patch):
         check_together(target, editor)
         is_carried = needs_function(node, editor, self.emit)
         unknown = sorted({added.op for added in formula.nodes} & UNKNOWN_TO_FUNCTIONS)
-        if unknown and differentiated_as_whole(node, editor):
+        if unknown and editor.is_in_whole(node):
             raise PatchError(
                 f"{node} is in a function that a Session differentiates as a whole, where "
                 f"TensorFlow has no gradient of {', '.join(unknown)}, of which the formula is "
@@ -148,7 +140,7 @@ class SurrogateGradient(Patch):
                 f'("body": "main" leaves functions out)'
             )
         anchor = list[str]()  # what constants wait for, to be in the op's v1 loop or branch
-        if in_control_flow(node, editor):
+        if editor.is_in_control_flow(node):
             inside, read, arg = f"{scope}/in", node.data_inputs[:1], target.inputs[0]
             anchor = [f"^{op_of(put_op(editor, inside, 'Identity', read, arg.dtype, node))}"]
         tensors = {f"x{n}": text for n, text in enumerate(reading.reads)}
@@ -184,11 +176,6 @@ class StraightThrough(Patch):
 
     takes_match: ClassVar[bool] = True
     input: int | str = 0
-
-    @property
-    def looks_at_op_alone(self) -> bool:
-        """Return True: the op type says which input is meant, and whether it keeps its shape."""
-        return True
 
     def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
         """Say that what follows takes its gradient at a noisy value, where it does."""
@@ -229,12 +216,12 @@ class StraightThrough(Patch):
             raise PatchError(f"{target} has no input {self.input!r}; {target.reading()}")
         return target.named.index(tensor)
 
-    def rewrite(self, target: Target, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: RuleEditor) -> None:
         """Let a target count as the identity of its input."""
         target.refuse_open()
         self.check_target(target)
         node, place = target.last, self.place_in(target)
-        if not target.is_match and bodies(editor).place_of(node).ignoring is not None:
+        if not target.is_match and editor.bodies.place_of(node).ignoring is not None:
             formula = Formula.parse(self.formulas(target))
             carry(InlineFormula(formula), target, editor, "function")
             return
@@ -243,7 +230,7 @@ class StraightThrough(Patch):
             return
         keeps = keeps_shape(target, place)
         if keeps == "unknown":
-            editor.note(
+            editor.report.note(
                 f"{node} is not known to have the shape of x{place} of its match: a run in which "
                 f"it has another one fails"
             )

@@ -100,7 +100,7 @@ class RuleOnNewOps:
     rule: Rule
     result: RuleResult = field(init=False)
     count: int = 0
-    known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see Editor.cached
+    known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see RuleEditor.cached
 
     def __post_init__(self) -> None:
         match = self.rule.match

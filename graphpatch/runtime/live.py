@@ -45,7 +45,6 @@ from graphpatch.gradients.spec import (
     from_key,
 )
 from graphpatch.graph import attrs, provenance
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import NODE, ModelGraph, carrier, graph_of, read_record
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import BOUNDARIES, CALLS
@@ -54,11 +53,12 @@ from graphpatch.graph.wire import enclosed, encoded, piece_bytes
 from graphpatch.opdefs import HANDLES
 from graphpatch.patches import KINDS, Patch
 from graphpatch.patches.carrier import check_named, named_tensors, refuse_key
+from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.filter import FilterGradient, SidePatch, StopGradient, parsed, why_idle
 from graphpatch.patches.fit import check_fit, naming
 from graphpatch.patches.freeze import Freeze, Updates, variable_read
 from graphpatch.patches.override import OverrideGradient, never_fires
-from graphpatch.patches.placement import bodies, shadow_behind
+from graphpatch.patches.placement import shadow_behind
 from graphpatch.patches.surrogate import StraightThrough, SurrogateGradient
 from graphpatch.patches.target import Target, is_source, known_inputs, known_outputs
 from graphpatch.protos import NodeDef
@@ -114,7 +114,7 @@ class KeyedPatch(Patch):
         """Return what flows back to each tensor that a match reads, or one text for all."""
         return self.patch.formulas(target)
 
-    def rewrite(self, target: Target, editor: Editor) -> None:
+    def rewrite(self, target: Target, editor: RuleEditor) -> None:
         """Set the key of an op, or those of a match. Raises NoKeyError where no key can do it."""
         node = target.last
         if self.why_not:
@@ -133,15 +133,12 @@ class KeyedPatch(Patch):
             new = change(self.patch, target, now, editor)
         except FormulaError as error:
             raise PatchError(f"{node}: {error}") from error
-        if new != now:
-            _set_key(node, new.key, editor)
-
-
-def _set_key(node: Node, key: str, editor: Editor) -> None:
-    """Let an op have its gradient under this key: none where that is its op type."""
-    needed = "" if is_registered(key) else key
-    editor.set_attr(node, attrs.OVERRIDE, None if key == node.op else attrs.text(key))
-    editor.used("attr" if needed else BUILT_IN, session=needed, tape=needed)
+        if new == now:
+            return
+        is_default, is_ours = new.key == node.op, not is_registered(new.key)
+        editor.set_attr(node, attrs.OVERRIDE, None if is_default else attrs.text(new.key))
+        needed = new.key if is_ours and not is_default else ""
+        editor.report.used("attr" if needed else BUILT_IN, session=needed, tape=needed)
 
 
 def keyed(rule: Rule, bodies: bool) -> Rule:
@@ -163,10 +160,10 @@ def keyed(rule: Rule, bodies: bool) -> Rule:
     return dataclasses.replace(rule, patch=KeyedPatch(rule.patch, bodies, reason), on=on)
 
 
-def _gradient_of_op(
-    patch: Any, target: Target, now: FilteredGradient, editor: Editor
-) -> FilteredGradient:
-    """Return the gradient of an op after a patch, which is `now` before it."""
+def composed(
+    patch: Any, target: Target, now: ComposedGradient, editor: RuleEditor
+) -> ComposedGradient:
+    """Return what the gradient of an op is composed of after a patch, and is `now` before it."""
     node = target.last
     if isinstance(patch, Freeze):
         variable = variable_read(node)
@@ -187,7 +184,7 @@ def _gradient_of_op(
     if is_side:
         reason = why_idle(target, patch.at)
     if reason:
-        editor.skipped(reason)
+        editor.report.idle.append(reason)
         return now
     if is_side and is_source(node):
         raise NoKeyError(f"{node} is a source: TensorFlow asks for no gradient of it")
@@ -200,10 +197,8 @@ def _gradient_of_op(
     return replace(now, own=_own_key(patch, target, editor))
 
 
-def _gradient_of_match(
-    patch: Any, target: Target, now: FilteredGradient, editor: Editor
-) -> FilteredGradient:
-    """Return the gradient of the last op of a match as one op: dy as it is for one of its inputs.
+def _override_match(patch: Any, target: Target, editor: RuleEditor) -> None:
+    """Give a match as one op its gradient by two keys.
 
     So dy comes to an IdentityN of all that the match reads, and of this input. The key of the
     IdentityN gives these their gradient.
@@ -225,8 +220,13 @@ def _gradient_of_match(
     _set_key(added, gradient.key, editor)
     editor.set_input(node, slot, added.tensor(len(texts)))
     shadow_behind(target, editor)
-    passed = ["dy" if place == slot else None for place in range(len(node.data_inputs))]
-    return replace(now, own=InlineFormula(Formula.parse(passed)).key)
+    now = composed_gradient(gradient_type(node))
+    if now.inputs:
+        raise NoKeyError(f"a rule before filters what flows back from {node}, where dy would pass")
+    own = msgspec.structs.replace(now, own=passed.key)
+    editor.set_attr(node, attrs.OVERRIDE, attrs.text(own.key))
+    for key in (own.key, gradient.key):
+        editor.report.used("attr", session=key, tape=key)
 
 
 def _ends_match(node: Node) -> bool:
@@ -235,7 +235,7 @@ def _ends_match(node: Node) -> bool:
     return any(p is not None and p.op == "IdentityN" and provenance.is_added(p) for p in producers)
 
 
-def _passing(patch: Any, target: Target, editor: Editor) -> tuple[int, Formula]:
+def _passing(patch: Any, target: Target, editor: RuleEditor) -> tuple[int, Formula]:
     """Return the input of the last op of a match that dy can pass, and what flows back.
 
     Raises NoKeyError where there is no such input, or the formula reads what is not there.
@@ -252,7 +252,7 @@ def _passing(patch: Any, target: Target, editor: Editor) -> tuple[int, Formula]:
         gradient_ops(formula, target.signature)
     if formula.reads_op or formula.attrs or formula.tensors or formula.variables & {"y", "y0"}:
         raise NoKeyError(f"{target} has no key: the formula reads more than x0, x1, ... and dy")
-    if bodies(editor).in_control_flow(node.body) & {op.index for op in target.nodes}:
+    if editor.bodies.in_control_flow(node.body) & {op.index for op in target.nodes}:
         raise NoKeyError(f"{target} has no key: it is in a v1 loop or branch")
     if any(arg.dtype in HANDLES for arg in target.inputs):
         raise NoKeyError(f"{target} has no key: it reads the handle of a variable")
@@ -266,7 +266,7 @@ def _passing(patch: Any, target: Target, editor: Editor) -> tuple[int, Formula]:
     raise NoKeyError(f"{target} has no key: {node} has no input of its shape, which dy could pass")
 
 
-def _own_key(patch: Any, target: Target, editor: Editor) -> str:
+def _own_key(patch: Any, target: Target, editor: RuleEditor) -> str:
     """Return the key of the gradient that a patch gives an op in the place of its own."""
     if isinstance(patch, SurrogateGradient) and patch.formula.tensors:
         raise NoKeyError(f"{target.last}: the key of a surrogate reads no tensor by name")
@@ -292,8 +292,10 @@ def _fitted_key(
     return exact or gradient.key
 
 
-def _filter_key(patch: FilterGradient | StopGradient, node: Node, editor: Editor) -> str | None:
-    """Return the key of what flows back through a side of an op passes; None for a stop."""
+def _filtered(
+    patch: FilterGradient | StopGradient, node: Node, now: ComposedGradient, editor: RuleEditor
+) -> ComposedGradient:
+    """Put what flows back through a gradient, or stop it, before or behind the op's own."""
     if node.op in ALL_CALLS or node.op in node.body.library.signatures:
         raise NoKeyError(f"{node} calls a function, whose gradient TensorFlow has under no key")
     side, place = parsed(patch.at)

@@ -19,9 +19,9 @@ from typing import Any
 
 import graphpatch
 from graphpatch.errors import PatchError
-from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.record import Author
+from graphpatch.patches.editing import Report, RuleEditor
 from graphpatch.patches.target import Target
 from graphpatch.rules import rules_from
 from graphpatch.runtime.verify import process
@@ -157,20 +157,20 @@ def _rules(graph: ModelGraph, kind: str, outcome: Outcome) -> list[dict[str, Any
     rest, accepted = KINDS[kind], defaultdict(list)
     rule = rules_from([{"match": {}, **rest}])[0]
     scratch = graph.copy()
-    editor = Editor(scratch, Author("trial", "trial"))
+    editor = RuleEditor(scratch, Author("trial", "trial"), report=Report())
     for body in scratch.bodies:
         for node in list(body):
             carries = [arg for arg in node.outputs or () if arg.dtype in FLOATS and not arg.is_ref]
             if not carries or node.op == "Const":
                 continue
             outcome.floats += any(arg.dtype in FLOATS for arg in node.arguments or ())
-            name, idle = node.name, len(editor.idle)
+            name, idle = node.name, len(editor.report.idle)
             try:
                 rule.patch.check([Target.of(node)])
                 rule.patch.rewrite(Target.of(node), editor)
             except PatchError:
                 continue
-            if len(editor.idle) == idle:
+            if len(editor.report.idle) == idle:
                 accepted[body.label].append(name)
     return [{"match": {"name": ops, "body": body}, **rest} for body, ops in accepted.items()]
 
