@@ -6,9 +6,9 @@ A node keeps in its record what it was before the first change.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
@@ -24,6 +24,14 @@ from graphpatch.protos import AttrValue, FunctionDef, NodeDef
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
 
 Attrs = Mapping[str, AttrValue]
+
+
+class Room(NamedTuple):
+    """An op that was moved aside, the name that it had, and how a function spelled its outputs."""
+
+    node: Node
+    name: str
+    spelled: Mapping[str, int]
 
 
 @dataclass(eq=False)
@@ -121,26 +129,23 @@ class Editor:
             gradient_func=gradient.name, registered_op_type=gradient.key
         )
 
-    def take_name(
-        self,
-        node: Node,
-        op: str,
-        inputs: Callable[[Node], Sequence[str]],
-        attrs: Attrs,
-    ) -> Node:
-        """Move an op aside to `NAME/forward`, and add an op that takes its name and outputs.
-
-        `inputs` gives the new op's inputs, from the op under its new name. The new op must have
-        as many outputs as the old one: whoever read those reads the new ones.
-        """
-        name, spelled = node.name, _spelled(node)
+    def make_room(self, node: Node) -> Room:
+        """Move an op aside to `NAME/forward`; `take_name` gives its name away."""
+        room = Room(node, node.name, _spelled(node))
         edited = self._open(node)
-        edited.node.name = _fresh(f"{name}/forward", node.body)
+        edited.node.name = _fresh(f"{room.name}/forward", node.body)
         rename_all(node.body, [node.index], [edited.node.name])
-        if OUTPUT_SHAPES in edited.node.attr:
-            attrs = {**attrs, OUTPUT_SHAPES: edited.node.attr[OUTPUT_SHAPES]}
-        new = self.add(name, op, inputs(node), attrs, beside=node)
-        self._respell(new, spelled)
+        return room
+
+    def take_name(self, room: Room, op: str, inputs: Sequence[str], attrs: Attrs) -> Node:
+        """Add an op that takes the name and outputs of one that made room.
+
+        It must have as many outputs as the old one: whoever read those reads the new ones.
+        """
+        shapes = room.node.attr(OUTPUT_SHAPES)
+        attrs = attrs if shapes is None else {**attrs, OUTPUT_SHAPES: shapes}
+        new = self.add(room.name, op, inputs, attrs, beside=room.node)
+        self._respell(new, room.spelled)
         return new
 
     def become(self, node: Node, op: str) -> None:

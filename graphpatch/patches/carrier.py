@@ -10,7 +10,7 @@ construction apart, a call of a function carries the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -46,11 +46,8 @@ from graphpatch.patches.function_carrier import (
     attach,
     become_filter,
     gradient_functions,
-    numbered,
-    put_op,
-    stopped_output,
-    typed,
 )
+from graphpatch.patches.moved import MovedOp, numbered, put_op, typed
 from graphpatch.patches.placement import (
     comes_from_constant,
     refuse_boundary,
@@ -104,39 +101,6 @@ def refuse_in_part(node: Node, outputs: Collection[int], editor: RuleEditor, emi
         )
 
 
-def give_on(
-    node: Node,
-    outputs: Collection[int],
-    editor: RuleEditor,
-    op: str,
-    suffix: str,
-    inputs: Callable[[Node, int], Sequence[str]],
-    key: str = "",
-) -> list[Node]:
-    """Let an op of this type give on each of these outputs of another one; return the new ops.
-
-    The other one moves to `NAME/forward`. Its name goes to the new op, or, where it has several
-    outputs, to an IdentityN that reads `NAME/SUFFIX_0`, ... `inputs` says what the new op for an
-    output reads.
-    """
-    name, flat, added = node.name, known_outputs(node), list[Node]()
-    if len(flat) == 1:
-        values = typed(flat[0].dtype, key)
-        return [editor.take_name(node, op, lambda moved: inputs(moved, 0), values)]
-
-    def through(moved: Node) -> list[str]:
-        texts = [moved.tensor(output) for output in range(len(flat))]
-        for n in outputs:
-            new = (f"{name}/{suffix}_{n}", op, inputs(moved, n), typed(flat[n].dtype, key))
-            added.append(editor.add(*new, moved))
-            texts[n] = added[-1].tensor(0)
-        return texts
-
-    values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
-    editor.take_name(node, "IdentityN", through, values)
-    return added
-
-
 def join(
     target: Target, counted: Mapping[int, BackwardTensor], editor: RuleEditor, emit: str
 ) -> None:
@@ -147,12 +111,14 @@ def join(
     """
     node, name, noted, flat = target.last, target.last.name, target.noted, target.outputs
     if not needs_function(node, editor, emit):
-
-        def backward(moved: Node, output: int, stop: str, name: str) -> str:
+        moved = MovedOp(node, editor)
+        for output, tensor in counted.items():
+            condition, stop = _condition(moved, output)
             scope = f"{name}/repeat{numbered(output)}"
-            return repeated(counted[output], stop, scope, moved, editor)
-
-        _select(node, backward, counted.keys(), editor)
+            backward = repeated(tensor, stop, scope, node, editor)
+            moved.give_on(output, "Select", "join", [condition, stop, backward], ALIKE)
+        moved.close()
+        editor.report.used("construction")
         if all(n in counted for n, arg in enumerate(flat) if carries(arg)):
             editor.shadow(node)
     else:
@@ -170,30 +136,16 @@ def join(
     editor.set_reads(node.body.node(name), noted)
 
 
-def _select(
-    node: Node,
-    backward: Callable[[Node, int, str, str], str],
-    outputs: Collection[int],
-    editor: RuleEditor,
-) -> None:
-    """Give the outputs of an op on, and let what flows back go to other tensors.
+def _condition(moved: MovedOp, output: int) -> tuple[str, str]:
+    """Return what a Select reads that gives an output on: the condition, and that, stopped.
 
-    `backward` gives such a tensor, of the op under its new name, which output, that behind a
-    StopGradient, and the name that the op had. The condition is true throughout, of the shape of
-    the output, as the key asks; it is made of tensors, not of constants, and so stands in a v1 loop
-    or branch as it is.
+    The condition is true throughout, of the shape of the output, as the key of the Select asks; it
+    is made of tensors, not of constants, and so stands in a v1 loop or branch as it is.
     """
-    name, flat = node.name, known_outputs(node)
-
-    def selected(moved: Node, output: int) -> list[str]:
-        stop, suffix = stopped_output(moved, output, name, editor), numbered(output)
-        dtype = flat[output].dtype
-        same = put_op(editor, f"{name}/same{suffix}", "Equal", [stop, stop], dtype, moved)
-        true = put_op(editor, f"{name}/true{suffix}", "OnesLike", [same], "bool", moved)
-        return [true, stop, backward(moved, output, stop, name)]
-
-    give_on(node, outputs, editor, "Select", "join", selected, ALIKE)
-    editor.report.used("construction")
+    name, suffix, editor, node = moved.name, numbered(output), moved.editor, moved.node
+    stop, dtype = moved.stopped(output), moved.outputs[output].dtype
+    same = put_op(editor, f"{name}/same{suffix}", "Equal", [stop, stop], dtype, node)
+    return put_op(editor, f"{name}/true{suffix}", "OnesLike", [same], "bool", node), stop
 
 
 def repeated(
@@ -236,21 +188,19 @@ def constructed(
         raise PatchError(f"{named} cannot have this gradient by a construction: {reason}")
     if reason or formula is None:
         return False
-    reads = target.reads
-
-    def backward(moved: Node, _: int, stop: str, name: str) -> str:
-        tensors = {DY: stop, Y: stop}
-        for place, text in enumerate(reads):
-            tensors[f"x{place}"] = tensors[f"{LIVE}x{place}"] = text
-        tensor = put_beside(formula, moved, tensors, editor, scope=f"{name}/backward/")
-        is_fixed = Y not in formula.varying and len(reads) > 1
-        varying = (moved.body.producer(tensors[name]) for name in formula.varying)
-        if not formula.varying or (is_fixed and all(map(comes_from_constant, varying))):
-            return tensor
+    reads, moved = target.reads, MovedOp(node, editor)
+    condition, stop = _condition(moved, 0)
+    scope, tensors = f"{moved.name}/backward", {DY: stop, Y: stop}
+    for number, text in enumerate(reads):
+        tensors[f"x{number}"] = tensors[f"{LIVE}x{number}"] = text
+    tensor = put_beside(formula, node, tensors, editor, scope=f"{scope}/")
+    is_fixed = Y not in formula.varying and len(reads) > 1
+    varying = (node.body.producer(tensors[name]) for name in formula.varying)
+    if formula.varying and not (is_fixed and all(map(comes_from_constant, varying))):
         editor.report.note(SECOND)
-        return _differentiated_once(tensor, f"{name}/backward", moved, editor)
-
-    _select(node, backward, [0], editor)
+        tensor = _differentiated_once(tensor, scope, node, editor)
+    moved.give_on(0, "Select", "join", [condition, stop, tensor], ALIKE)
+    editor.report.used("construction")
     editor.shadow(node)
     return True
 

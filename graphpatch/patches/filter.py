@@ -22,10 +22,10 @@ from graphpatch.graph.walk import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import Patch
 from graphpatch.patches.backward_as import noise_notes
-from graphpatch.patches.carrier import carry, check_named, give_on, named_tensors
+from graphpatch.patches.carrier import carry, check_named, named_tensors
 from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.fit import JoinedShapes, may_contradict, refuse_contradicted
-from graphpatch.patches.function_carrier import typed
+from graphpatch.patches.moved import MovedOp, typed
 from graphpatch.patches.placement import (
     refuse_without_gradient,
 )
@@ -234,7 +234,10 @@ def _behind(
     if any(arg.dtype is None or arg.is_ref for arg in flat):
         reasons = dict.fromkeys(f"{arg.name} {why_not(arg)}" for arg in flat if not carries(arg))
         raise PatchError(f"{node}: its outputs cannot be passed on: {'; '.join(reasons)}")
-    return give_on(node, flowing, editor, op, suffix, lambda moved, n: [moved.tensor(n)])
+    moved = MovedOp(node, editor)
+    added = [moved.give_on(n, op, suffix, [node.tensor(n)]) for n in flowing]
+    moved.close()
+    return added
 
 
 def _reroute(

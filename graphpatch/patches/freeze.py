@@ -20,7 +20,7 @@ from graphpatch.graph.walk import first_producers
 from graphpatch.patches import Patch
 from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.filter import StopGradient
-from graphpatch.patches.function_carrier import typed
+from graphpatch.patches.moved import typed
 from graphpatch.patches.target import Target, known_outputs
 from graphpatch.shown import short
 
@@ -172,11 +172,9 @@ def _take_out(ops: Sequence[Node], editor: RuleEditor) -> None:
     """Let ops that do nothing take the names of these."""
     for node in ops:
         outputs = known_outputs(node)
-        if not outputs:
-            editor.take_name(node, "NoOp", lambda _: [], {})
-        elif len(outputs) == 1 and outputs[0].is_ref:
-            variable = typed(outputs[0].dtype)
-            editor.take_name(node, "RefIdentity", lambda moved: moved.data_inputs[:1], variable)
-        else:
+        if len(outputs) > 1 or not all(output.is_ref for output in outputs):
             raise PatchError(f"{node} changes a variable, and gives more than a reference to it")
+        op, inputs = ("RefIdentity", node.data_inputs[:1]) if outputs else ("NoOp", ())
+        variable = typed(outputs[0].dtype) if outputs else {}
+        editor.take_name(editor.make_room(node), op, inputs, variable)
         editor.shadow(node)

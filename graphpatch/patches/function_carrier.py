@@ -43,6 +43,7 @@ from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
 from graphpatch.patches.editing import RuleEditor
+from graphpatch.patches.moved import MovedOp, numbered, put_op, typed
 from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs
 from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
 
@@ -68,24 +69,6 @@ IMMOVABLE = frozenset(
 # Ops that TensorFlow computes together with others, as oneDNN does with Mul(x, Sigmoid(x)), to
 # other bits than one by one. They have a gradient in functions.
 FUSED = frozenset({"Add", "AddV2", "Maximum", "Mul", "Sub"})
-
-
-def numbered(number: int) -> str:
-    """Return what stands behind a name: nothing for the first of several."""
-    return f"_{number}" if number else ""
-
-
-def typed(dtype: str | None, key: str = "") -> dict[str, AttrValue]:
-    """Return the attrs of an op that has its dtype as attr T, and its gradient under a key."""
-    values = {"T": attrs.dtype(dtype or "")}
-    return {**values, attrs.OVERRIDE: attrs.text(key)} if key else values
-
-
-def put_op(
-    editor: RuleEditor, name: str, op: str, inputs: Sequence[str], dtype: str | None, beside: Node
-) -> str:
-    """Add an op that has its dtype as attr T; return its tensor."""
-    return editor.add(name, op, inputs, typed(dtype), beside).tensor(0)
 
 
 # The functions of a gradient, put into the library where they are not there yet.
@@ -172,38 +155,34 @@ def attach(
 
     `read` are the tensors that the gradient is for, in the order of its formulas.
     """
-    node, name = target.last, target.last.name
-    restored = editor.is_restored(node)
-
-    def inputs(moved: Node) -> list[str]:
-        taken = [_argument(moved, n, read[n], functions, name, editor) for n in functions.read]
-        if editor.is_in_whole(node):
-            _isolate(target.nodes, editor)
-        count = len(moved.outputs or ())
-        outputs = [stopped_output(moved, place, name, editor) for place in range(count)]
-        if restored:
-            outputs = _through_tape(functions, name, [*taken, *outputs], moved, editor)
-        return [*taken, *outputs]
-
+    node = target.last
+    moved, is_restored = MovedOp(node, editor), editor.is_restored(node)
+    taken = [_argument(moved, n, read[n], functions, editor) for n in functions.read]
+    if editor.is_in_whole(node):
+        _isolate(target.nodes, editor)
+    outputs = [moved.stopped(output) for output in range(len(moved.outputs))]
+    if is_restored:
+        outputs = _through_tape(functions, moved.name, [*taken, *outputs], node, editor)
     op, values = functions.attach.signature.name, {attrs.OVERRIDE: attrs.text(functions.key)}
-    call = editor.take_name(node, op, inputs, values)
+    call = moved.take_name(op, [*taken, *outputs], values)
     editor.shadow(node)
     _keep_gradient(call, functions, editor)
-    editor.report.used("function", tape="" if restored else functions.key)
+    editor.report.used("function", tape="" if is_restored else functions.key)
 
 
 def _argument(
-    moved: Node, place: int, text: str, functions: AttachedFunctions, name: str, editor: RuleEditor
+    moved: MovedOp, place: int, text: str, functions: AttachedFunctions, editor: RuleEditor
 ) -> str:
     """Return the tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
 
     One that gets a gradient comes through `guard` where the call of `attach` may be inlined.
     """
+    node = moved.node
     arg = functions.attach.signature.input_arg[functions.read.index(place)]
     dtype = DTYPE_NAMES[arg.type]
     if place in functions.stopped:
-        return put_op(editor, f"{moved.name}/stop_{place}", "StopGradient", [text], dtype, moved)
-    if editor.bodies.place_of(moved).ignoring is not None:
+        return put_op(editor, f"{node.name}/stop_{place}", "StopGradient", [text], dtype, node)
+    if editor.bodies.place_of(node).ignoring is not None:
         return text
     guard = editor.cached(
         ("guard", dtype),
@@ -211,15 +190,9 @@ def _argument(
     )
     values = {attrs.OVERRIDE: attrs.text(guard_key(functions, dtype))}
     op = guard.attach.signature.name
-    call = editor.add(f"{name}/guard{numbered(place)}", op, [text], values, moved)
+    call = editor.add(f"{moved.name}/guard{numbered(place)}", op, [text], values, node)
     _keep_gradient(call, guard, editor)
     return call.tensor(0)
-
-
-def stopped_output(moved: Node, output: int, name: str, editor: RuleEditor) -> str:
-    """Return an output of an op that made room, behind a StopGradient named after the op."""
-    dtype, texts = known_outputs(moved)[output].dtype, [moved.tensor(output)]
-    return put_op(editor, f"{name}/stop{numbered(output)}", "StopGradient", texts, dtype, moved)
 
 
 def _through_tape(

@@ -32,7 +32,7 @@ from graphpatch.patches.carrier import (
 )
 from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
-from graphpatch.patches.function_carrier import numbered, put_op
+from graphpatch.patches.moved import numbered, put_op
 from graphpatch.patches.placement import (
     UNKNOWN_TO_FUNCTIONS,
     check_together,

@@ -11,6 +11,7 @@ from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body
 from graphpatch.graph.record import Author
+from graphpatch.patches.editing import Report, RuleEditor
 from graphpatch.protos import FunctionDef, NodeDef
 from tests import graphs
 from tests.graphs import attr, function, graphdef, node
@@ -146,7 +147,8 @@ def test_a_name_that_is_taken_gets_a_number(graph: Graph, editor: Editor, label:
     ]
     assert found == ["sum_1", "sum_2", "x_1"]  # x is an op of the graph, an argument of f
     for _ in range(2):
-        editor.take_name(body.node("sum"), "Identity", lambda moved: [moved.tensor(0)], T)
+        moved = body.node("sum")
+        editor.take_name(editor.make_room(moved), "Identity", [moved.tensor(0)], T)
     written = [one.name for one in consistent(graph).body(label)]
     assert [name for name in written if name.startswith("sum/")] == ["sum/forward", "sum/forward_1"]
 
@@ -154,9 +156,8 @@ def test_a_name_that_is_taken_gets_a_number(graph: Graph, editor: Editor, label:
 def test_an_op_gives_its_name_to_another(graph: Graph, editor: Editor) -> None:
     split = graph.main.node("split")
     typed = {"T": attr(["float32", "float32"])}
-    new = editor.take_name(
-        split, "IdentityN", lambda moved: [moved.tensor(0), moved.tensor(1)], typed
-    )
+    room = editor.make_room(split)
+    new = editor.take_name(room, "IdentityN", [split.tensor(0), split.tensor(1)], typed)
     assert (split.name, new.name, new.inputs) == (
         "split/forward", "split", ("split/forward", "split/forward:1"),
     )  # fmt: skip
@@ -170,15 +171,15 @@ def test_an_op_gives_its_name_to_another(graph: Graph, editor: Editor) -> None:
 def test_in_a_function_outputs_are_spelled_anew(graph: Graph, editor: Editor) -> None:
     body = graph.functions["f"]
     typed = {"T": attr(["float32", "float32"])}
-    editor.take_name(
-        body.node("split"), "IdentityN", lambda moved: [moved.tensor(0), moved.tensor(1)], typed
-    )
+    split, total, relu = map(body.node, ("split", "sum", "relu"))
+    room = editor.make_room(split)
+    editor.take_name(room, "IdentityN", [split.tensor(0), split.tensor(1)], typed)
     found = consistent(graph).functions["f"]
     assert found.node("split").inputs == ("split/forward:output:0", "split/forward:output:1")
     assert found.node("sum").inputs == ("split:output:0", "split:output:1", "^split")
     assert found.ret == {"y": "relu:activations:0", "s": "split:output:1"}
-    editor.take_name(body.node("sum"), "Identity", lambda moved: [moved.tensor(0)], T)
-    editor.take_name(body.node("relu"), "Identity", lambda moved: [moved.tensor(0)], T)
+    for moved in (total, relu):
+        editor.take_name(editor.make_room(moved), "Identity", [moved.tensor(0)], T)
     found = consistent(graph).functions["f"]
     assert found.node("sum").inputs == ("sum/forward:z:0",)
     assert found.node("elu").inputs == ("sum:output:0",)
@@ -192,9 +193,8 @@ def test_shapes_go_with_the_name_and_stay_with_the_op() -> None:
     shapes = attr([b"shape"])
     message = graphdef(node("a", "Relu", "a", _output_shapes=shapes, _class=[b"loc:@b"]))
     graph = graphs.opened(message).copy()
-    new = Editor(graph, Author("r", "i")).take_name(
-        graph.main.node("a"), "Identity", lambda m: [m.name], T
-    )
+    editor, moved = Editor(graph, Author("r", "i")), graph.main.node("a")
+    new = editor.take_name(editor.make_room(moved), "Identity", [moved.name], T)
     for name in ("a", "a/forward"):
         assert consistent(graph).main.node(name).attr("_output_shapes") == shapes
     assert new.attr("_class") == attr([b"loc:@b"])
@@ -204,9 +204,7 @@ def test_in_a_function_an_op_of_unknown_outputs_stays() -> None:
     odd = function("f", ["x"], [node("odd", "NoSuchOp", "x")], {})
     graph = graphs.opened(graphdef(functions=[odd])).copy()
     with pytest.raises(PatchError, match="NoSuchOp 'odd' in function f: its outputs are not known"):
-        Editor(graph, Author("r", "i")).take_name(
-            graph.functions["f"].node("odd"), "Identity", lambda moved: [], T
-        )
+        Editor(graph, Author("r", "i")).make_room(graph.functions["f"].node("odd"))
 
 
 READERS: dict[str, tuple[str, int, dict[str, tuple[str, ...]], dict[str, str], int]] = {
@@ -251,7 +249,7 @@ CHANGES: dict[str, Callable[[Editor], object]] = {
     "attr": lambda e: e.set_attr(e.graph.main.node("again"), "_a", attr(1)),
     "input": lambda e: e.set_input(e.graph.functions["f"].node("elu"), 0, "x"),
     "add": lambda e: e.add("n", "NoOp", [], {}, e.graph.main.node("x")),
-    "take name": lambda e: e.take_name(e.graph.main.node("x"), "Identity", lambda m: [m.name], T),
+    "take name": lambda e: e.take_name(e.make_room(e.graph.main.node("x")), "Identity", [], T),
     "reroute": lambda e: e.reroute(e.graph.main.node("split"), 0, "x", keep=-1),
     "output": lambda e: e.reroute(e.graph.functions["f"].node("relu"), 0, "x", keep=-1),
 }
@@ -300,14 +298,15 @@ def test_ops_beside_one_another_are_in_the_same_order_however_many(reads: str) -
 
 
 def test_what_is_done_once_is_done_again_where_it_raised() -> None:
-    editor, done = Editor(graphs.opened(graphs.sample()), Author("r", "i")), list[str]()
+    graph, done = graphs.opened(graphs.sample()), list[str]()
+    editor = RuleEditor(graph, Author("r", "i"), report=Report())
 
     def fails() -> None:
         done.append("failed")
         raise PatchError("no")
 
     with pytest.raises(PatchError, match="no"):
-        editor.once("deed", fails)
+        editor.cached("deed", fails)
     for _ in range(3):
-        editor.once("deed", lambda: done.append("done"))
+        editor.cached("deed", lambda: done.append("done"))
     assert done == ["failed", "done"]
