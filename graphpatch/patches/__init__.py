@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from graphpatch.gradients.spec import GradientSpec, parse_gradient
+from graphpatch.gradients.spec import SIDES, GradientSpec, parse_gradient
 from graphpatch.graph.node import Node
 from graphpatch.match.spec import Natural, described
 from graphpatch.patches.editing import RuleEditor

@@ -133,12 +133,15 @@ class KeyedPatch(Patch):
             new = change(self.patch, target, now, editor)
         except FormulaError as error:
             raise PatchError(f"{node}: {error}") from error
-        if new == now:
-            return
-        is_default, is_ours = new.key == node.op, not is_registered(new.key)
-        editor.set_attr(node, attrs.OVERRIDE, None if is_default else attrs.text(new.key))
-        needed = new.key if is_ours and not is_default else ""
-        editor.report.used("attr" if needed else BUILT_IN, session=needed, tape=needed)
+        if new != now:
+            _set_key(node, new.key, editor)
+
+
+def _set_key(node: Node, key: str, editor: RuleEditor) -> None:
+    """Let an op have its gradient under this key: none where that is its op type."""
+    needed = "" if is_registered(key) else key
+    editor.set_attr(node, attrs.OVERRIDE, None if key == node.op else attrs.text(key))
+    editor.report.used("attr" if needed else BUILT_IN, session=needed, tape=needed)
 
 
 def keyed(rule: Rule, bodies: bool) -> Rule:
@@ -160,10 +163,10 @@ def keyed(rule: Rule, bodies: bool) -> Rule:
     return dataclasses.replace(rule, patch=KeyedPatch(rule.patch, bodies, reason), on=on)
 
 
-def composed(
-    patch: Any, target: Target, now: ComposedGradient, editor: RuleEditor
-) -> ComposedGradient:
-    """Return what the gradient of an op is composed of after a patch, and is `now` before it."""
+def _gradient_of_op(
+    patch: Any, target: Target, now: FilteredGradient, editor: RuleEditor
+) -> FilteredGradient:
+    """Return the gradient of an op after a patch, which is `now` before it."""
     node = target.last
     if isinstance(patch, Freeze):
         variable = variable_read(node)
@@ -197,8 +200,10 @@ def composed(
     return replace(now, own=_own_key(patch, target, editor))
 
 
-def _override_match(patch: Any, target: Target, editor: RuleEditor) -> None:
-    """Give a match as one op its gradient by two keys.
+def _gradient_of_match(
+    patch: Any, target: Target, now: FilteredGradient, editor: RuleEditor
+) -> FilteredGradient:
+    """Return the gradient of the last op of a match as one op: dy as it is for one of its inputs.
 
     So dy comes to an IdentityN of all that the match reads, and of this input. The key of the
     IdentityN gives these their gradient.
@@ -220,13 +225,8 @@ def _override_match(patch: Any, target: Target, editor: RuleEditor) -> None:
     _set_key(added, gradient.key, editor)
     editor.set_input(node, slot, added.tensor(len(texts)))
     shadow_behind(target, editor)
-    now = composed_gradient(gradient_type(node))
-    if now.inputs:
-        raise NoKeyError(f"a rule before filters what flows back from {node}, where dy would pass")
-    own = msgspec.structs.replace(now, own=passed.key)
-    editor.set_attr(node, attrs.OVERRIDE, attrs.text(own.key))
-    for key in (own.key, gradient.key):
-        editor.report.used("attr", session=key, tape=key)
+    passed = ["dy" if place == slot else None for place in range(len(node.data_inputs))]
+    return replace(now, own=InlineFormula(Formula.parse(passed)).key)
 
 
 def _ends_match(node: Node) -> bool:
@@ -280,7 +280,10 @@ def _own_key(patch: Any, target: Target, editor: RuleEditor) -> str:
 
 
 def _fitted_key(
-    gradient: RegisteredKey | Computed | PythonGradient, node: Node, editor: Editor, is_auto: bool
+    gradient: RegisteredKey | Computed | PythonGradient,
+    node: Node,
+    editor: RuleEditor,
+    is_auto: bool,
 ) -> str:
     """Return the key of a gradient that fits an op: where `is_auto`, one of TensorFlow's first."""
     exact = None
@@ -292,10 +295,8 @@ def _fitted_key(
     return exact or gradient.key
 
 
-def _filtered(
-    patch: FilterGradient | StopGradient, node: Node, now: ComposedGradient, editor: RuleEditor
-) -> ComposedGradient:
-    """Put what flows back through a gradient, or stop it, before or behind the op's own."""
+def _filter_key(patch: FilterGradient | StopGradient, node: Node, editor: RuleEditor) -> str | None:
+    """Return the key of what flows back through a side of an op passes; None for a stop."""
     if node.op in ALL_CALLS or node.op in node.body.library.signatures:
         raise NoKeyError(f"{node} calls a function, whose gradient TensorFlow has under no key")
     side, place = parsed(patch.at)
