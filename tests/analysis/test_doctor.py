@@ -355,7 +355,7 @@ WORKS = {"straight_through": True}
 @pytest.mark.parametrize("first", ["default", "zero"])
 def test_a_rule_is_tried_before_it_is_offered(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`apply` refuses the one, and with the other no gradient flows: the next rule is offered."""
-    monkeypatch.setitem(causes.OPS, "Sign", {"override_gradient": first})
+    monkeypatch.setitem(causes.STAND_INS, "Sign", {"override_gradient": first})
     graph = model(X, node("s", "Sign", "x"), node("y", "Tanh", "s"))
     [finding] = one(graph).findings
     assert [rule["patch"] for rule in finding.rules] == [WORKS]
@@ -366,7 +366,7 @@ def test_a_rule_is_tried_before_it_is_offered(first: str, monkeypatch: pytest.Mo
 
 
 def test_a_rule_that_fails_alone_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(causes.OPS, "LinSpace", {"override_gradient": "default"})
+    monkeypatch.setitem(causes.TRUE_GRADIENTS, "LinSpace", {"override_gradient": "default"})
     count = node("n", "Const", dtype="int32")
     ops = count, node("s", "LinSpace", "x", "x", "n"), node("r", "Round", "s")
     graph = model(X, *ops, node("y", "Tanh", "r"))

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from graphpatch import opdefs
@@ -19,7 +20,7 @@ from graphpatch.differentiation.flow import (
     rule_of,
 )
 from graphpatch.differentiation.hidden import is_swish
-from graphpatch.differentiation.replay import OpGradientFlow, Refusal
+from graphpatch.differentiation.replay import OpGradientFlow
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
@@ -74,11 +75,6 @@ class OpOnPath:
         return self.wiring.body.heads.ops[self.step.index]
 
     @property
-    def refusal(self) -> Refusal | None:
-        """Return what it raises, where it raises."""
-        return self.answer.first
-
-    @property
     def read(self) -> str:
         """Return the dtype of the tensor that the slot reads."""
         return self.wiring.dtype(self._read_by(self.step)) or "unknown"
@@ -89,15 +85,10 @@ class OpOnPath:
         return self.wiring.dtype(self.step.tensor) or "unknown"
 
     @property
-    def given_to_slot(self) -> flow.Flow:
-        """Return what comes to the slot from the output, by the gradient or an override."""
-        return given_to_slot(self.wiring, self.step)
-
-    @property
     def is_blocked(self) -> bool:
         """Return whether a gradient ends here: an op that it flows through has nothing to fix."""
-        flows = self.step.slot in self.answer.slots and self.given_to_slot != "zero"
-        return self.answer.raises or not flows
+        is_zero = given_to_slot(self.wiring, self.step) == "zero"
+        return self.answer.raises or is_zero or self.step.slot not in self.answer.slots
 
     def _read_by(self, step: PathStep) -> Tensor:
         return self.wiring.inputs(step.index)[step.slot]
@@ -216,32 +207,27 @@ def _formula(*dx: str | None) -> PatchJson:
 
 QUOTIENT: PatchJson = {"surrogate_gradient": "x0 / x1"}
 
-# By op type what it counts as on the way back: what it steps around, its derivative where it has
-# one that TensorFlow lacks, or that of its mean. For others, straight_through where it can be.
-OPS: dict[str, PatchJson] = {
+# By op type the derivative that TensorFlow lacks.
+TRUE_GRADIENTS: dict[str, PatchJson] = {
     "AdjustContrastv2": {
         "surrogate_gradient": "(x0 - mean(x0, axes=[-3, -2], keepdims=true)) * x1"
         " + mean(x0, axes=[-3, -2], keepdims=true)"
     },
-    "FloorDiv": QUOTIENT,
     "LinSpace": _formula(  # from 0 to 1 it gives how much of x1 is in each number
         "dy * (1 - forward(zeros_like(x0), ones_like(x1)))",
         "dy * forward(zeros_like(x0), ones_like(x1))",
         None,
     ),
+    "TruncateMod": _formula("dy", "-dy * (x0 - y) / x1"),
+}
+# By op type what it counts as on the way back: what it steps around, or the derivative of its mean.
+# Others count as the identity, where they can (straight_through).
+STAND_INS: dict[str, PatchJson] = {
+    "FloorDiv": QUOTIENT,
     "RandomPoissonV2": _formula(None, "dy"),
     "Sign": {"override_gradient": "fast_sigmoid_surrogate"},
     "TruncateDiv": QUOTIENT,
-    "TruncateMod": _formula("dy", "-dy * (x0 - y) / x1"),
 }
-# Of these the true gradient; the others are stand-ins.
-EXACT = frozenset(
-    {
-        "AdjustContrastv2",
-        "LinSpace",
-        "TruncateMod",
-    }
-)
 PYTHON_FUNCTIONS = frozenset({"PyFunc", "PyFuncStateless"})  # of which no shape is known
 
 
@@ -253,8 +239,8 @@ def fixes(at_op: OpOnPath) -> list[RuleDict]:
     rules = []
     if op in SECOND and NO_SECOND not in node.name:
         rules.append(rule_for(node, TRUE, _formula(*SECOND[op])))
-    if op in OPS:
-        rules.append(rule_for(node, TRUE if op in EXACT else "has a gradient", OPS[op]))
+    for title, patches in ((TRUE, TRUE_GRADIENTS), ("has a gradient", STAND_INS)):
+        rules += [rule_for(node, title, patches[op])] if op in patches else []
     if op in PYTHON_FUNCTIONS and len(node.data_inputs) == 1:
         rules.append(rule_for(node, "counts as the identity", {"surrogate_gradient": "x"}))
     keeps_shape = known is not None and slot in known.keeps_shape
@@ -361,22 +347,14 @@ def _to_default(at_op: OpOnPath) -> list[RuleDict]:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A class of findings: when it applies, what it says of an op, what fixes it."""
+    """A class of findings: what it says of an op, what fixes it, when it applies."""
 
     kind: str
-    applies: Callable[[OpOnPath], bool]
     what: str
     consequence: str
     remedy: str
     rules: Callable[[OpOnPath], list[RuleDict]] = lambda at_op: []
-
-
-def _raises(kind: str) -> Callable[[OpOnPath], bool]:
-    return lambda at_op: at_op.refusal is not None and at_op.refusal.kind == kind
-
-
-def _op_is_one_of(ops: frozenset[str]) -> Callable[[OpOnPath], bool]:
-    return lambda at_op: at_op.op in ops
+    applies: Callable[[OpOnPath], bool] = lambda at_op: True
 
 
 def _gets_zeros_of_rule(at_op: OpOnPath) -> bool:
@@ -384,124 +362,138 @@ def _gets_zeros_of_rule(at_op: OpOnPath) -> bool:
     return outputs is not None and not outputs and is_of_rule(at_op.node)
 
 
+def _is_stopped_by_rule(at_op: OpOnPath) -> bool:
+    refusal = at_op.answer.first
+    return is_of_rule(at_op.node) and (refusal is None or refusal.kind not in (CARRIED, "key"))
+
+
 def _calls_functions(at_op: OpOnPath) -> bool:
     return at_op.op in OP_BY_OP | CALLS or at_op.op in at_op.node.body.library.signatures
 
 
 # fmt: off
-CAUSES = (
-    Cause("our_rule", _gets_zeros_of_rule,
-          "rule '{rule}' stops it here", ZEROS, TAKE_OFF),
-    Cause(CARRIED, _raises(CARRIED),
-          "rule '{rule}' carries its gradient in a function, which a tape drops",
-          "{says}, by design: the tape must not take another gradient silently",
-          "graphpatch.register_gradients(FILE) first; or write a SavedModel (--inputs, --outputs)"),
-    Cause("our_key", lambda at_op: _raises("key")(at_op) and bool(rule_of(at_op.node)),
-          "override key {key}, which rule '{rule}' gave it and no program registers",
-          KEY_MISSING,
-          "register it first: graphpatch.register_gradients(FILE), where the key is graphpatch's"),
-    Cause("our_rule", lambda at_op: is_of_rule(at_op.node),
-          "rule '{rule}' stops it here", NONE, TAKE_OFF),
-    Cause("swish", lambda at_op: _raises("custom_gradient")(at_op) and is_swish(at_op.node),
-          "key {key}, which tf.nn.swish left: only the process that built it knows it",
-          KEY_MISSING,
-          'take the key off ("default"): the gradient of x * sigmoid(x) is the true one, no '
-          "stand-in",
-          lambda at_op: [rule_for(at_op.node, TRUE, {"override_gradient": "default"})]),
-    Cause("custom_gradient", _raises("custom_gradient"),
-          "key {key}, which tf.custom_gradient left: only the process that built it knows it",
-          KEY_MISSING,
-          'no file tells whose it was. Of tf.recompute_grad, "default" is true: the gradient of '
-          "the ops before it. Of tf.grad_pass_through, it is the formula "
-          '[null, "dy0"]. An author\'s, register under the key where the file is loaded '
-          "(tf.RegisterGradient), or give it by a formula, null for each result and dy0 for what "
-          "comes back (override_gradient)"),
-    Cause("key", _raises("key"),
-          "override key {key}, which no program registers",
-          KEY_MISSING,
-          'register the key where the file is loaded; "default" takes it off: a stand-in',
-          _to_default),
-    Cause("prevent", _raises("prevent"),
-          "PreventGradient: it was put there to refuse a gradient",
-          "{says}", STRAIGHT, fixes),
-    Cause("missing", lambda at_op: _raises("missing")(at_op) and at_op.read not in flow.TRAINABLE,
-          "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
-          "{says}", IN_BETWEEN),
-    Cause("construction", lambda at_op: at_op.op == "SoftsignGrad" and NO_SECOND in at_op.node.name,
-          "{op} of a construction, which has no second derivative", "{says}",
-          'store the gradient as a function ("emit": "function"), and call '
-          "graphpatch.register_gradients(FILE) before the first gradients are built"),
-    Cause("second", lambda at_op: at_op.op in SECOND and at_op.is_blocked,
-          "{op}: TensorFlow has no second derivative of it", "{says}",
-          "give it its true gradient: graphpatch apply @second_derivatives", fixes),
-    Cause("second", lambda at_op: _raises("missing")(at_op) and at_op.op.startswith(CELLS),
-          "{op}: TensorFlow has no second derivative of it", "{says}",
-          "build the cell of smaller ops, as tf.compat.v1.nn.rnn_cell.LSTMCell does"),
-    Cause("missing", lambda at_op: _raises("missing")(at_op) and at_op.node.opdef is None,
-          "{op} is not an op type of TensorFlow: it has no gradient here",
-          "where its library is loaded: {says}",
-          "register one where its library is loaded (tf.RegisterGradient), give it one by a "
-          f"formula (override_gradient), or {BEHIND}"),
-    Cause("missing", _raises("missing"),
-          "{op} has no gradient registered", "{says}",
-          "give it one (override_gradient); stop_gradient there is partial: what comes through it "
-          "is lost", fixes),
-    Cause("refuses", _raises("refuses"),
-          "{op}: TensorFlow's gradient of it raises", "{says}",
-          "give it another one (override_gradient); stop_gradient there is partial: what comes "
-          "through it is lost", fixes),
-    Cause("tensor_array", _raises("tensor_array"),
-          "an op of a TensorArray of TensorFlow 1, while control flow v2 is on",
-          "{says}, without a text",
-          "call tf.compat.v1.disable_control_flow_v2() before the graph is imported"),
-    Cause("handle", _raises("handle"),
-          "{op}: its function is given a table, an iterator or another handle of no variable",
-          "{says}; a GradientTape gives it",
-          "use a tape (tf.saved_model.load); or take both ends on one side of the call"),
-    Cause("loop_inside", _raises("loop_inside"),
-          "{op} of a v1 loop from which no Exit leads to the target: no loop of gradients is made",
-          "{says}", "take a target behind the loop: what an Exit of it gives"),
-    Cause("stop_gradient", _op_is_one_of(frozenset({"StopGradient"})),
-          "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, fixes),
-    Cause("step", lambda at_op: flow.is_step(gradient_type(at_op.node)),
-          "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, fixes),
-    Cause("zero", lambda at_op: flow.gives(gradient_type(at_op.node)) == "zero",
-          "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS,
-          "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", fixes),
-    Cause("zero_slot", lambda at_op: at_op.given_to_slot == "zero",
-          "{op}: TensorFlow's gradient of {output} with respect to input {slot} is zero", ZEROS,
-          "give it one by a formula (override_gradient)", fixes),
-    Cause("argmax", _op_is_one_of(frozenset({"ArgMax", "ArgMin"})),
-          "{op}: where the largest element is, as an {given}", NONE,
-          "take the value itself (Max, or a softmax) as the loss"),
-    Cause("comparison", _op_is_one_of(COMPARISONS),
-          "{op}, a comparison: it gives {given}", NONE,
-          f"let it and what makes it float again count as something smooth; or {LOSS_BEFORE}"),
-    Cause("cast", lambda at_op: at_op.op == "Cast" and at_op.given not in DIFFERENTIABLE,
-          "a cast from {read} to {given}: {given} carries no gradient", NONE,
-          IN_BETWEEN),
-    Cause("cast", lambda at_op: at_op.op == "Cast",
-          "a cast of {read} to {given}: nothing comes back through {read}", NONE, OUTSIDE),
-    Cause("shape", lambda at_op: flow.reads_shape_alone(at_op.op),
-          "{op}: it reads a shape, not the values", NONE,
-          "the loss does not depend on the values here; there is no gradient"),
-    Cause("inside", _calls_functions,
-          "{op}: inside its function nothing comes back from this output to input {slot}", NONE,
-          "fix what blocks inside the function"),
-    Cause("write", lambda at_op: at_op.op.startswith(("Assign", "Resource", "Scatter"))
-          and not at_op.op.startswith("ResourceGather"),
-          "{op}: what is written to a variable has no gradient", NONE, OUTSIDE),
-    Cause("dtype", lambda at_op: at_op.read not in flow.TRAINABLE,
-          "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
-    Cause("dtype", lambda at_op: at_op.given not in flow.TRAINABLE,
-          "{op} gives {given}, which carries no gradient", NONE, IN_BETWEEN),
-    Cause("not_differentiable",
-          lambda at_op: (opdefs.lookup(at_op.op) or opdefs.OpDef("")).gradient == "none",
-          "{op} is registered as not differentiable", NONE,
+OUR_RULE = Cause("our_rule", "rule '{rule}' stops it here", NONE, TAKE_OFF,
+                 applies=_is_stopped_by_rule)
+OF_RULES = (replace(OUR_RULE, consequence=ZEROS, applies=_gets_zeros_of_rule), OUR_RULE)
+
+SECOND_DERIVATIVE = Cause(
+    "second", "{op}: TensorFlow has no second derivative of it", "{says}",
+    "give it its true gradient: graphpatch apply @second_derivatives", fixes,
+    lambda at_op: at_op.op in SECOND and at_op.is_blocked)
+
+# By the kind of what is raised, the last one for all that the others do not apply to.
+RAISED: dict[str, Sequence[Cause]] = {
+    CARRIED: [Cause(
+        CARRIED, "rule '{rule}' carries its gradient in a function, which a tape drops",
+        "{says}, by design: the tape must not take another gradient silently",
+        "graphpatch.register_gradients(FILE) first; or write a SavedModel (--inputs, --outputs)")],
+    "key": [
+        Cause("our_key", "override key {key}, which rule '{rule}' gave it and no program registers",
+              KEY_MISSING,
+              "register it first: graphpatch.register_gradients(FILE), where the key is "
+              "graphpatch's", applies=lambda at_op: bool(rule_of(at_op.node))),
+        Cause("key", "override key {key}, which no program registers", KEY_MISSING,
+              'register the key where the file is loaded; "default" takes it off: a stand-in',
+              _to_default)],
+    "custom_gradient": [
+        Cause("swish", "key {key}, which tf.nn.swish left: only the process that built it knows it",
+              KEY_MISSING,
+              'take the key off ("default"): the gradient of x * sigmoid(x) is the true one, no '
+              "stand-in",
+              lambda at_op: [rule_for(at_op.node, TRUE, {"override_gradient": "default"})],
+              lambda at_op: is_swish(at_op.node)),
+        Cause("custom_gradient",
+              "key {key}, which tf.custom_gradient left: only the process that built it knows it",
+              KEY_MISSING,
+              'no file tells whose it was. Of tf.recompute_grad, "default" is true: the gradient '
+              "of the ops before it. Of tf.grad_pass_through, it is the formula "
+              '[null, "dy0"]. An author\'s, register under the key where the file is loaded '
+              "(tf.RegisterGradient), or give it by a formula, null for each result and dy0 for "
+              "what comes back (override_gradient)")],
+    "prevent": [Cause("prevent", "PreventGradient: it was put there to refuse a gradient", "{says}",
+                      STRAIGHT, fixes)],
+    "missing": [
+        Cause("missing",
+              "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
+              "{says}", IN_BETWEEN, applies=lambda at_op: at_op.read not in flow.TRAINABLE),
+        Cause("construction", "{op} of a construction, which has no second derivative", "{says}",
+              'store the gradient as a function ("emit": "function"), and call '
+              "graphpatch.register_gradients(FILE) before the first gradients are built",
+              applies=lambda at_op: NO_SECOND in at_op.node.name),
+        SECOND_DERIVATIVE,
+        replace(SECOND_DERIVATIVE, rules=lambda at_op: [],
+                remedy="build the cell of smaller ops, as tf.compat.v1.nn.rnn_cell.LSTMCell does",
+                applies=lambda at_op: at_op.op.startswith(CELLS)),
+        Cause("missing", "{op} is not an op type of TensorFlow: it has no gradient here",
+              "where its library is loaded: {says}",
+              "register one where its library is loaded (tf.RegisterGradient), give it one by a "
+              f"formula (override_gradient), or {BEHIND}",
+              applies=lambda at_op: at_op.node.opdef is None),
+        Cause("missing", "{op} has no gradient registered", "{says}",
+              "give it one (override_gradient); stop_gradient there is partial: what comes through "
+              "it is lost", fixes)],
+    "refuses": [Cause(
+        "refuses", "{op}: TensorFlow's gradient of it raises", "{says}",
+        "give it another one (override_gradient); stop_gradient there is partial: what comes "
+        "through it is lost", fixes)],
+    "tensor_array": [Cause(
+        "tensor_array", "an op of a TensorArray of TensorFlow 1, while control flow v2 is on",
+        "{says}, without a text",
+        "call tf.compat.v1.disable_control_flow_v2() before the graph is imported")],
+    "handle": [Cause(
+        "handle",
+        "{op}: its function is given a table, an iterator or another handle of no variable",
+        "{says}; a GradientTape gives it",
+        "use a tape (tf.saved_model.load); or take both ends on one side of the call")],
+    "loop_inside": [Cause(
+        "loop_inside",
+        "{op} of a v1 loop from which no Exit leads to the target: no loop of gradients is made",
+        "{says}", "take a target behind the loop: what an Exit of it gives")],
+}
+
+# By op type, where nothing is raised.
+OF_OP_TYPES: dict[str, Cause] = {
+    **dict.fromkeys(SECOND, SECOND_DERIVATIVE),
+    "StopGradient": Cause("stop_gradient", "StopGradient: somebody stopped the gradient here", NONE,
+                          STRAIGHT, fixes),
+    **dict.fromkeys(("ArgMax", "ArgMin"), Cause(
+        "argmax", "{op}: where the largest element is, as an {given}", NONE,
+        "take the value itself (Max, or a softmax) as the loss")),
+    **dict.fromkeys(COMPARISONS, Cause(
+        "comparison", "{op}, a comparison: it gives {given}", NONE,
+        f"let it and what makes it float again count as something smooth; or {LOSS_BEFORE}")),
+}
+
+# Of all other ops, the first that applies.
+REST = (
+    Cause("step", "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT,
+          fixes, lambda at_op: flow.is_step(gradient_type(at_op.node))),
+    Cause("zero", "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS,
+          "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", fixes,
+          lambda at_op: flow.gives(gradient_type(at_op.node)) == "zero"),
+    Cause("zero_slot", "{op}: TensorFlow's gradient of {output} with respect to input {slot} is "
+          "zero", ZEROS, "give it one by a formula (override_gradient)", fixes,
+          lambda at_op: given_to_slot(at_op.wiring, at_op.step) == "zero"),
+    Cause("cast", "a cast from {read} to {given}: {given} carries no gradient", NONE, IN_BETWEEN,
+          applies=lambda at_op: at_op.op == "Cast" and at_op.given not in DIFFERENTIABLE),
+    Cause("cast", "a cast of {read} to {given}: nothing comes back through {read}", NONE, OUTSIDE,
+          applies=lambda at_op: at_op.op == "Cast"),
+    Cause("shape", "{op}: it reads a shape, not the values", NONE,
+          "the loss does not depend on the values here; there is no gradient",
+          applies=lambda at_op: flow.reads_shape_alone(at_op.op)),
+    Cause("inside", "{op}: inside its function nothing comes back from this output to input {slot}",
+          NONE, "fix what blocks inside the function", applies=_calls_functions),
+    Cause("write", "{op}: what is written to a variable has no gradient", NONE, OUTSIDE,
+          applies=lambda at_op: at_op.op.startswith(("Assign", "Resource", "Scatter"))
+          and not at_op.op.startswith("ResourceGather")),
+    Cause("dtype", "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE,
+          applies=lambda at_op: at_op.read not in flow.TRAINABLE),
+    Cause("dtype", "{op} gives {given}, which carries no gradient", NONE, IN_BETWEEN,
+          applies=lambda at_op: at_op.given not in flow.TRAINABLE),
+    Cause("not_differentiable", "{op} is registered as not differentiable", NONE,
           "give it a gradient (override_gradient), or let it count as the identity, a stand-in",
-          fixes),
-    Cause("slot", lambda at_op: True,
-          "{op} has a gradient, but none for input {slot}", NONE,
+          fixes, lambda at_op: (opdefs.lookup(at_op.op) or opdefs.OpDef("")).gradient == "none"),
+    Cause("slot", "{op} has a gradient, but none for input {slot}", NONE,
           "give it one by a formula (override_gradient)", fixes),
 )
 # fmt: on
@@ -509,7 +501,7 @@ CAUSES = (
 
 def _named(text: str, at_op: OpOnPath) -> str:
     """Fill in what a text says of an op and of its path."""
-    behind, before = at_op.behind, at_op.before
+    refusal, behind, before = at_op.answer.first, at_op.behind, at_op.before
     return text.format(
         op=at_op.op,
         slot=at_op.step.slot,
@@ -518,15 +510,18 @@ def _named(text: str, at_op: OpOnPath) -> str:
         given=at_op.given,
         key=override_key(at_op.node) or "",
         rule=rule_of(at_op.node),
-        says=at_op.refusal.says if at_op.refusal is not None else "",
+        says=NONE if refusal is None else refusal.says,
         behind=f"{behind}, downstream of it" if behind else "a tensor downstream of it",
         before=f"{before}, before it," if before else "a tensor before it",
     )
 
 
 def finding_of(at_op: OpOnPath) -> Finding:
-    """Return why no gradient comes back through this op."""
-    cause = next(cause for cause in CAUSES if cause.applies(at_op))
+    """Return why no gradient comes back through this op: a rule, what is raised, or its op type."""
+    refusal, by_type = at_op.answer.first, OF_OP_TYPES.get(at_op.op)
+    of_op = [by_type] if by_type is not None else []
+    causes = chain(OF_RULES, of_op if refusal is None else RAISED[refusal.kind], REST)
+    cause = next(cause for cause in causes if cause.applies(at_op))
     texts = (cause.what, cause.consequence, cause.remedy)
     what, consequence, remedy = (_named(text, at_op) for text in texts)
     finding = Finding(

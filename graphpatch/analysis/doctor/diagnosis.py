@@ -293,7 +293,7 @@ class Doctor:
             if place < places[0] and is_hidden(at_op.node):
                 continue  # no gradient gets there, whatever it has
             # Of a run of ops without gradients, the first one made it so.
-            is_led_into = at_op.refusal is None and at_op.read not in TRAINABLE
+            is_led_into = answers[place].first is None and at_op.read not in TRAINABLE
             if not (place and blocks[place - 1] and is_led_into):
                 paths = _paths_inside(at_op)
                 for path in paths:
