@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch import opdefs
-from graphpatch.errors import FormulaError, PatchError, RulesError, did_you_mean
+from graphpatch.differentiation.flow import override_key
+from graphpatch.errors import FormulaError, ModelError, PatchError, RulesError, did_you_mean
+from graphpatch.gradients.attach import FUNCTION_PREFIX, OpDtypes
 from graphpatch.gradients.attach import GradientFunction as TracedGradient
-from graphpatch.gradients.attach import OpDtypes
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.interpreter import run
 from graphpatch.gradients.ops import Signature, op_def
@@ -27,6 +28,7 @@ from graphpatch.gradients.spec import (
     KEY_PREFIX,
     FilteredGradient,
     InlineFormula,
+    KeyedGradient,
     LibraryGradient,
     PythonGradient,
     SurrogateFormula,
@@ -34,7 +36,7 @@ from graphpatch.gradients.spec import (
 )
 from graphpatch.graph.functions import NO_INLINE, Part, calls
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.node import Body
+from graphpatch.graph.node import Body, Node
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.patches import function_carrier
@@ -210,35 +212,49 @@ def _same_shape(tensors: Sequence[Any]) -> bool:
     return bool(first.is_fully_defined()) and all(tensor.shape == first for tensor in tensors)
 
 
-def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None:
-    """Return the gradient function (op, *dy) -> [dx...] that a key of ours means; None for others.
+def gradient_of(node: Node, allow_python: bool = False) -> GradientFunction | None:
+    """Return the gradient function (op, *dy) -> [dx...] that the key of an op means; None for none.
 
-    A function in Python is one only with `allow_python`, as its module is imported.
+    None for a key that is not ours, too. A function in Python is one only with `allow_python`, as
+    its module is imported. Raises ModelError where the library lacks the function of a key.
     """
-    match from_key(key):
-        case FilteredGradient() as filtered:
-            return _filtered_gradient(filtered, allow_python)
+    key, library = override_key(node) or "", node.body.library
+    if not key.startswith(FUNCTION_PREFIX):
+        return gradient_function(from_key(key), allow_python)
+    graph, name = library.graph(), library.gradients.get(node.op, "")
+    if name not in graph.functions:
+        raise ModelError(f"{node} calls a function of which the library has no gradient")
+    return function_gradient(graph, graph.functions[name])
+
+
+def gradient_function(
+    gradient: KeyedGradient, allow_python: bool = False
+) -> GradientFunction | None:
+    """Return the gradient function (op, *dy) -> [dx...] of a gradient; None as `gradient_of`."""
+    match gradient:
+        case FilteredGradient():
+            return _filtered_gradient(gradient, allow_python)
         case SurrogateFormula(formula):
             return surrogate_gradient(formula)
         case PythonGradient(path):
             return gradient_at(path) if allow_python else None
-        case LibraryGradient() | InlineFormula() as computed:
-            return tensorflow_gradient(computed.formula)
+        case LibraryGradient() | InlineFormula():
+            return tensorflow_gradient(gradient.formula)
     return None
 
 
 def _filtered_gradient(filtered: FilteredGradient, allow_python: bool) -> GradientFunction | None:
     """Return a gradient function with filters; None for one in Python that is not allowed."""
     keys = {filtered.own, *(key for _, key in filtered.filters if key is not None)}
-    ours = {key: gradient_of(key, allow_python) for key in keys if key.startswith(KEY_PREFIX)}
-    if None in ours.values():
+    gradients = {key: gradient_function(from_key(key), allow_python) for key in keys}
+    if any(gradients[key] is None and key.startswith(KEY_PREFIX) for key in keys):
         return None
 
     def gradients_by(key: str, op: Any, upstream: Sequence[Any]) -> list[Any]:
         from tensorflow.python.framework import ops
 
         # LookupError where nobody registered it; None where nothing flows back.
-        function = ours.get(key) or ops.gradient_registry.lookup(key)
+        function = gradients[key] or ops.gradient_registry.lookup(key)
         if function is None or all(dy is None for dy in upstream):
             return [None] * len(op.inputs)
         return as_list(function(op, *upstream))

@@ -48,11 +48,15 @@ from graphpatch.runtime.functions import (
     unconverted,
     with_gradient,
 )
-from graphpatch.runtime.gradient_functions import GradientFunction, dense, formula_value
+from graphpatch.runtime.gradient_functions import (
+    GradientFunction,
+    dense,
+    formula_value,
+    gradient_of,
+)
 from graphpatch.runtime.graph_run import nodes_in
 from graphpatch.runtime.imported import redirect, rename_calls, spliced
 from graphpatch.runtime.register import (
-    gradient_for,
     import_model,
     overridden_ops,
     register_gradients,
@@ -485,8 +489,8 @@ def graph_function(
         return _differentiated_in_a_graph(forward, build, specs), dtypes
     patched = {
         node.name: gradient
-        for node, key in overridden_ops(part_graph)
-        if node.body.is_main and (gradient := gradient_for(key, part_graph, node)) is not None
+        for node in overridden_ops(part_graph)
+        if node.body.is_main and (gradient := gradient_of(node)) is not None
     }
     # TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
     register_keys(part_graph, lambda node: not node.body.is_main)

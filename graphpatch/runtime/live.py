@@ -14,7 +14,6 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -64,7 +63,6 @@ from graphpatch.patches.target import Target, is_source, known_inputs, known_out
 from graphpatch.protos import NodeDef
 from graphpatch.rules import Rule
 from graphpatch.runtime import tf
-from graphpatch.runtime.gradient_functions import gradient_of
 from graphpatch.runtime.imported import graph_def_of, spliced
 from graphpatch.runtime.register import register
 from graphpatch.runtime.values import full_tensor_name
@@ -417,8 +415,8 @@ def put_into(live: Any, main: Body) -> None:
     Ops that rules added are made, each op reads what its node does, and has its key and record.
     """
     nodes = [Node(main, index) for index in sorted(main.edited)]
-    for key in filter(None, map(override_key, nodes)):
-        register(key, partial(gradient_of, key, allow_python=True))
+    for node in nodes:
+        register(node, allow_python=True)
     for node in sorted(nodes, key=lambda node: not provenance.is_added(node)):
         op = _live_op(live, node)
         with live._mutation_lock():  # no Session runs meanwhile

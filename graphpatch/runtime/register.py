@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from graphpatch.control_flow.contexts import has_tensor_arrays
@@ -14,7 +13,6 @@ from graphpatch.errors import GraphpatchError, ModelError, did_you_mean
 from graphpatch.formats import model as formats_model
 from graphpatch.formats.load import ModelLike, is_graph, model_from
 from graphpatch.formats.model import Model, graph_with_tags
-from graphpatch.gradients import attach
 from graphpatch.gradients.attach import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.graph import ModelGraph, graph_of, graph_pieces
@@ -23,7 +21,7 @@ from graphpatch.graph.walk import tensor_named
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import op_of
 from graphpatch.runtime import tf
-from graphpatch.runtime.gradient_functions import GradientFunction, function_gradient, gradient_of
+from graphpatch.runtime.gradient_functions import gradient_of
 from graphpatch.runtime.graph_run import require_tensorflow
 from graphpatch.runtime.imported import graph_def_of, import_here
 
@@ -64,10 +62,8 @@ def register_gradients(model: ModelLike) -> list[str]:
 
 def register_keys(graph: ModelGraph, is_meant: Callable[[Node], bool]) -> set[str]:
     """Register the gradients of ours that these ops of a graph carry; return their keys."""
-    nodes = {key: node for node, key in overridden_ops(graph) if is_meant(node)}
-    return {
-        key for key, node in nodes.items() if register(key, partial(gradient_for, key, graph, node))
-    }
+    keys = (register(node) for node in overridden_ops(graph) if is_meant(node))
+    return set(filter(None, keys))
 
 
 def register_lone_keys(graph: ModelGraph) -> set[str]:
@@ -78,33 +74,23 @@ def register_lone_keys(graph: ModelGraph) -> set[str]:
     return register_keys(graph, lambda node: node.op not in graph.library.gradients)
 
 
-def register(key: str, gradient: Callable[[], Callable[..., Any] | None]) -> bool:
-    """Register the gradient of a key once, if it has one of ours; return whether it has."""
+def register(node: Node, allow_python: bool = False) -> str:
+    """Register the gradient of an op's key once, if it is one of ours; return that key, or none."""
+    key = override_key(node) or ""
     if key not in _DONE:
         require_tensorflow("gradients are registered with")
-        function = gradient()
+        function = gradient_of(node, allow_python)
         if function is None:
-            return False
+            return ""
         with _REGISTRY_LOCK:
             if key not in _DONE:
                 tf.RegisterGradient(key)(function)
                 _DONE.add(key)
-    return True
+    return key
 
 
-def gradient_for(key: str, graph: ModelGraph, node: Node) -> GradientFunction | None:
-    """Return the gradient function (op, *dy) of an op with a key of ours, None for others."""
-    gradient = gradient_of(key)
-    if gradient is not None or not key.startswith(attach.FUNCTION_PREFIX):
-        return gradient
-    name = graph.library.gradients.get(node.op, "")
-    if name not in graph.functions:
-        raise ModelError(f"{node} calls a function of which the library has no gradient")
-    return function_gradient(graph, graph.functions[name])
-
-
-def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
-    """Yield the ops that have an override, with its key.
+def overridden_ops(graph: ModelGraph) -> Iterator[Node]:
+    """Yield the ops that have an override.
 
     Left out are keys that are for tf.saved_model.load alone, which restores their gradients.
     """
@@ -113,7 +99,7 @@ def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
             has_key = body.payload(node.index).mentions(OVERRIDE)
             key = override_key(node) if has_key else None
             if key is not None and not key.startswith(PASS):
-                yield node, key
+                yield node
 
 
 def import_model(

@@ -22,7 +22,7 @@ from graphpatch.gradients.spec import (
     from_key,
     parse_gradient,
 )
-from graphpatch.runtime.gradient_functions import gradient_of
+from graphpatch.runtime import gradient_functions
 
 UNARY = Signature.of(["float32"], ["float32"])
 MIXED = Signature.of(
@@ -183,9 +183,9 @@ def test_a_key_is_read_as_the_gradient_that_it_carries(spec: GradientSpec, at: s
 
 def test_a_filter_in_python_is_no_gradient_where_none_is_allowed() -> None:
     for at in ("outputs", "inputs"):
-        key = FilteredGradient("Relu", ((at, PythonGradient("os.path:join").key),)).key
-        assert gradient_of(key) is None
-        assert gradient_of(key, allow_python=True) is not None
+        gradient = FilteredGradient("Relu", ((at, PythonGradient("os.path:join").key),))
+        assert gradient_functions.gradient_function(gradient) is None
+        assert gradient_functions.gradient_function(gradient, allow_python=True) is not None
 
 
 @pytest.mark.parametrize(
