@@ -112,13 +112,12 @@ class RuleOnNewOps:
     def take(self, graph: ModelGraph, live: Any, matched: MatchedOps) -> None:
         """Patch what the rule means in a graph that was taken from a live one."""
         self.count += matched.count
-        with naming_rule(self.rule):
-            for node in matched.nodes:
-                _refuse_defun(live, node)
-                if not self.is_alone:
-                    _refuse_late(live, node)
-            targets = matched_graph(self.rule, graph, matched)
-            patch_in_graph(self.rule, targets, self.result, self.known if self.is_alone else None)
+        for node in matched.nodes:
+            _refuse_defun(live, node)
+            if not self.is_alone:
+                _refuse_late(live, node)
+        targets = matched_graph(self.rule, graph, matched)
+        patch_in_graph(self.rule, targets, self.result, self.known if self.is_alone else None)
 
     def take_all(self, graph: ModelGraph, live: Any, made: set[str]) -> None:
         """Patch the ops of a whole graph, of these names, that the rule means.
@@ -126,15 +125,14 @@ class RuleOnNewOps:
         Raises PatchError where no gradient reaches one, or a key comes too late. A rule on ops
         alone has patched them, and only looks whether gradients reach them.
         """
-        with naming_rule(self.rule):
-            if self.is_alone:
-                matches = self.result.matches
-                patched = [match["op"] for match in matches if match["body"] == graph.main.label]
-                refuse_hidden(graph.main.node(name) for name in patched if name in made)
-                return
-            matched = _made_inside(find(graph, self.rule.match, self.rule.on), made)
-            refuse_shadowed(matched.nodes, goes_first=False)
-            refuse_hidden(matched.nodes)
+        if self.is_alone:
+            matches = self.result.matches
+            patched = [match["op"] for match in matches if match["body"] == graph.main.label]
+            refuse_hidden(graph.main.node(name) for name in patched if name in made)
+            return
+        matched = _made_inside(find(graph, self.rule.match, self.rule.on), made)
+        refuse_shadowed(matched.nodes, goes_first=False)
+        refuse_hidden(matched.nodes)
         self.take(graph, live, matched)
 
     def finish(self, made: Iterable[Any]) -> RuleResult:
@@ -145,14 +143,13 @@ class RuleOnNewOps:
         """
         rule, count, expect = self.rule, self.count, self.rule.expect
         if not count or not expect.min <= count <= (count if expect.max is None else expect.max):
-            with naming_rule(rule):
-                try:
-                    check_expected(rule, [model_of(live).graphs[0] for live in made], count)
-                except MatchError as error:
-                    says = f"of the ops made in this context it {error}"
-                    raise MatchError(says if count else f"{says}\n  {NOT_MEANT}") from error
+            try:
+                check_expected(rule, [model_of(live).graphs[0] for live in made], count)
+            except MatchError as error:
+                says = f"of the ops made in this context it {error}"
+                raise MatchError(says if count else f"{says}\n  {NOT_MEANT}") from error
         if self.result.idle and len(self.result.idle) == len(self.result.matches):
-            raise PatchError(f"rule {rule.author.rule!r}: {self.result.idle[0]}")
+            raise PatchError(self.result.idle[0])
         self.result.close()
         return self.result
 
@@ -252,7 +249,8 @@ class Building:
         if meant:
             self._number(op.graph, alone)
             for rule in meant:
-                rule.take(alone, op.graph, MatchedOps([node]))
+                with naming_rule(rule.rule):
+                    rule.take(alone, op.graph, MatchedOps([node]))
             _put_into(op.graph, alone)
 
     def finish(self) -> None:
@@ -265,10 +263,12 @@ class Building:
         graphs = {live: _named(live, model_of(live).copy().graphs[0]) for live in live_graphs}
         for live, graph in graphs.items():
             self._number(live, graph)
+        results = list[RuleResult]()
         for rule in self.rules:
-            for live, graph in graphs.items():
-                rule.take_all(graph, live, self.made[live])
-        results = [rule.finish(self.made) for rule in self.rules]
+            with naming_rule(rule.rule):
+                for live, graph in graphs.items():
+                    rule.take_all(graph, live, self.made[live])
+                results.append(rule.finish(self.made))
         for live, graph in graphs.items():
             _put_into(live, graph)
         self.made.clear()

@@ -21,7 +21,7 @@ from graphpatch.errors import FormulaError, ModelError, PatchError, RulesError, 
 from graphpatch.gradients.attach import FUNCTION_PREFIX, OpDtypes
 from graphpatch.gradients.attach import GradientFunction as TracedGradient
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.interpreter import run
+from graphpatch.gradients.interpreter import program, run
 from graphpatch.gradients.ops import Signature, op_def
 from graphpatch.gradients.program import formula_ops, function_def, gradient_ops
 from graphpatch.gradients.spec import (
@@ -180,13 +180,8 @@ def tensorflow_output(op_type: str, inputs: list[Any], attrs: dict[str, Any]) ->
     return getattr(tf.raw_ops, op_type)(**named)
 
 
-@functools.lru_cache
-def check_formula(formula: Formula, x: tuple[str, ...], y: tuple[str, ...]) -> None:
-    """Raise FormulaError where a formula does not suit an op of inputs and outputs of these dtypes.
-
-    What `formula` reads besides are further inputs of the op.
-    """
-    gradient_ops(formula, Signature.of(x, y))
+check_formula = functools.lru_cache(program)
+"""Raises FormulaError where a formula does not suit an op of inputs and outputs of these dtypes."""
 
 
 def _named(kind: str, tensors: Sequence[Any]) -> dict[str, Any]:
@@ -224,7 +219,7 @@ def gradient_of(node: Node, allow_python: bool = False) -> GradientFunction | No
     graph, name = library.graph(), library.gradients.get(node.op, "")
     if name not in graph.functions:
         raise ModelError(f"{node} calls a function of which the library has no gradient")
-    return function_gradient(graph, graph.functions[name])
+    return gradient_in_library(graph, graph.functions[name])
 
 
 def gradient_function(
@@ -301,7 +296,7 @@ def gradient_at(path: str) -> GradientFunction:
     return value
 
 
-def function_gradient(graph: Graph, body: Body) -> GradientFunction:
+def gradient_in_library(graph: Graph, body: Body) -> GradientFunction:
     """Return the gradient function (op, *dy) -> [dx...] that a FunctionDef (x..., y..., dy...) is.
 
     Its ops are put into the graph that asks for the gradient, so that they can be differentiated

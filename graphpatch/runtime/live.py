@@ -31,6 +31,9 @@ from graphpatch.gradients.program import gradient_ops
 from graphpatch.gradients.spec import (
     BUILT_IN,
     FILTER,
+    IDENTITY,
+    NEG,
+    ZERO,
     Computed,
     DefaultGradient,
     FilteredGradient,
@@ -77,9 +80,6 @@ UPSTREAM = re.compile(r"\bdy0?\b")  # what flows back to an op of one output, in
 
 # Calls of functions: TensorFlow has their gradient under no key.
 ALL_CALLS = CALLS | {"SymbolicGradient", "RemoteCall"}
-
-# Gradients of TensorFlow that give zeros for zeros.
-LINEAR_FILTERS = frozenset({"Identity", "Neg", "Sign"})
 
 
 class NoKeyError(PatchError):
@@ -326,7 +326,7 @@ def _identity(name: str, dtype: str) -> Node:
 def keeps_zeros(gradient: Gradient) -> bool:
     """Return whether a filter lets zeros through as zeros, for tensors of numbers of every size."""
     if isinstance(gradient, RegisteredKey):
-        return gradient.key in LINEAR_FILTERS
+        return gradient.key in (IDENTITY, NEG, ZERO)
     if isinstance(gradient, PythonGradient | DefaultGradient) or named_tensors(gradient):
         return False
     sizes = np.geomspace(1e-6, 1e6, 25, dtype="float32")
