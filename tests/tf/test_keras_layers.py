@@ -473,7 +473,7 @@ def test_keras_reads_a_patched_saved_model_as_a_layer(tmp_path: Path) -> None:
     net = Net()
     tf.saved_model.save(net, str(tmp_path / "net"), signatures=net.__call__)
     rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": "dy * 5"}}}
-    graphpatch.apply([rule], tmp_path / "net").model.write(tmp_path / "patched")
+    graphpatch.apply([rule], tmp_path / "net").model.save(tmp_path / "patched")
     layer = keras.layers.TFSMLayer(str(tmp_path / "patched"), call_endpoint="serving_default")
     x = np.float32([[1, -1, 2]])
     y, dx = gradient(lambda x: layer(x)["y"], x, np.ones_like(x))
