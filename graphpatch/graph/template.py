@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -24,9 +23,8 @@ from graphpatch.graph.wire import encoded
 
 BATCH = 1 << 10  # ops that are edited together
 MOST = 24  # names that an op of a form has: its own, and those that it reads
-FIRST = 0x7C0  # of the letters that stand-ins begin with, two bytes each
+FIRST, MARKED = 0x7C0, 2  # the first letter that stand-ins begin with, and its bytes
 MARK = re.compile(b"(\xdf[\x80-\x98]\\.*)")
-SHORT = 0x80  # bytes of a name from which on its length takes two
 
 Edit = Callable[[Node], list[str]]
 """Edits an op, and returns what is to be said of it."""
@@ -91,13 +89,13 @@ def edit_all(nodes: Sequence[Node], edit: Edit, said: list[str]) -> set[Node]:
     forms: dict[Form | None, list[AlikeOp]] = {}
     texts = [(node.name, *node.inputs) for node in nodes]
     are_spelled = names.are_spelled([*chain.from_iterable(texts)])
-    for node, own_texts in zip(nodes, texts, strict=True):
-        own = [text.encode() for text in own_texts]
-        is_spelled = are_spelled or names.are_spelled(own_texts)
-        forms.setdefault(_form(node, own) if is_spelled else None, []).append((node, own))
+    for node, own in zip(nodes, texts, strict=True):
+        is_spelled = are_spelled or names.are_spelled(own)
+        alike_op = node, [text.encode() for text in own]
+        forms.setdefault(_form(*alike_op) if is_spelled else None, []).append(alike_op)
     others: list[AlikeOp] = []
     for form, alike in forms.items():
-        template = None if form is None else _recorded(alike[0], form[1], edit)
+        template = None if form is None else _recorded(alike[0], form, edit)
         for start in range(0, len(alike), BATCH):
             batch = alike[start : start + BATCH]
             if template is None or not _fill(template, batch):
@@ -116,37 +114,32 @@ def _form(node: Node, own: list[bytes]) -> Form | None:
     It is the op type, the NodeDef behind its head, and the lengths of the op's own names.
     """
     body, index = node
-    op, sizes = body.heads.ops[index], tuple(map(len, own))
-    blank, payload = _blank_head(op, sizes), body.payload(index)
-    if index in body.edited or index in body.placed or len(set(own)) < len(own):
+    op, payload, sizes = body.heads.ops[index], body.payload(index), tuple(map(len, own))
+    head = _head(op, own)
+    if index in body.edited or index in body.placed or payload.large:
         return None
-    head = blank % tuple(own) if blank else b""
-    if not head or payload.large or not payload.small.startswith(head):
+    if not payload.small.startswith(head) or len({*own}) < len(own) or min(sizes) < MARKED:
         return None
-    return op, payload.small[len(head) :], sizes
+    return (op, payload.small[len(head) :], sizes) if len(own) <= MOST else None
 
 
-@cache
-def _blank_head(op: str, sizes: tuple[int, ...]) -> bytes:
-    """Return how NodeDefs begin, without own names of these sizes; empty for long ones."""
-    if len(sizes) > MOST or min(sizes) < 2 or max(*sizes, len(op.encode())) >= SHORT:
-        return b""
-    name, *read = [bytes([size]).replace(b"%", b"%%") + b"%b" for size in sizes]
-    op_type = encoded(2, op.encode()).replace(b"%", b"%%")
-    return b"\n" + name + op_type + b"".join([b"\x1a" + text for text in read])
+def _head(op: str, own: Sequence[bytes]) -> bytes:
+    """Return how the NodeDef of an op begins: its name, its type, and what it reads."""
+    name, *read = own
+    head = (encoded(1, name), encoded(2, op.encode()), *[encoded(3, text) for text in read])
+    return b"".join(head)
 
 
-def _recorded(alike: AlikeOp, rest: bytes, edit: Edit) -> Template | None:
+def _recorded(alike: AlikeOp, form: Form, edit: Edit) -> Template | None:
     """Return what the edit does to ops that are alike; None if it depends on more than the form."""
-    node, texts = alike
+    body, (op, rest, sizes) = alike[0].body, form
     if PROVENANCE in rest or MARK.search(rest):
         return None
-    body, op = node.body, node.op
-    own = [chr(FIRST + place) + "." * (len(text) - 2) for place, text in enumerate(texts)]
+    own = [chr(FIRST + place) + "." * (size - MARKED) for place, size in enumerate(sizes)]
     heads = Heads(names=own[:1], ops=[op], inputs=[tuple(own[1:])])
     alone = OneOp(body.label, body.library, body.source, heads)
     stand_ins = [text.encode() for text in own]
-    untouched = Payload(_blank_head(op, tuple(map(len, texts))) % tuple(stand_ins) + rest)
+    untouched = Payload(_head(op, stand_ins) + rest)
     alone.edited[0] = untouched
     try:
         said = edit(Node(alone, 0))
