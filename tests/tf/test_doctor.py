@@ -167,6 +167,15 @@ X, W = np.float32([[0.3, -1.2], [2.6, 0.4]]), np.float32(0.7)
 SLOPE = 1 / (1 + abs(X - W)) ** 2
 ONES = np.ones_like(X)
 
+
+def folded(x: Any) -> Any:
+    """The mean and variance of a batch norm with the key that tf.contrib.quantize gives it."""
+    with tf1.get_default_graph().gradient_override_map({"FusedBatchNorm": causes.FOLDED}):
+        values = {"scale": [1.0], "offset": [1.0], "mean": [], "variance": []}
+        norm = tf.raw_ops.FusedBatchNorm(x=tf.reshape(x, [X.size, 1, 1, 1]), **values)
+    return norm.batch_mean + norm.batch_variance
+
+
 # fmt: off
 # What no gradient comes back through, and the gradient of its sum by x once it is fixed.
 FIXED: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -174,6 +183,7 @@ FIXED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "Sign": (tf.sign, 1 / (1 + abs(X)) ** 2),
     "FloorDiv": (lambda x: tf1.floordiv(x, W), np.full_like(X, 1 / W)),
     "FloorDiv, the divisor": (lambda x: tf1.floordiv(W, x), -W / X**2),
+    "FusedBatchNorm": (folded, 1 / X.size + 2 * (X - X.mean()) / (X.size - 1)),
     "TruncateDiv": (lambda x: tf1.truncatediv(x, W), np.full_like(X, 1 / W)),
     "TruncateMod": (lambda x: tf1.truncatemod(x, W), ONES),
     "TruncateMod, the divisor": (lambda x: tf1.truncatemod(W, x), -np.trunc(W / X)),

@@ -228,6 +228,9 @@ STAND_INS: dict[str, PatchJson] = {
     "Sign": {"override_gradient": "fast_sigmoid_surrogate"},
     "TruncateDiv": QUOTIENT,
 }
+# The key that tf.contrib.quantize gives a batch norm whose mean and variance alone are used.
+FOLDED = "FoldFusedBatchNormGrad"
+OF_FOLDED = "let n = sum_like(ones_like(x0), y1); dy1 / n + 2 * dy2 * (x0 - y1) / (n - 1)"
 PYTHON_FUNCTIONS = frozenset({"PyFunc", "PyFuncStateless"})  # of which no shape is known
 
 
@@ -333,6 +336,7 @@ CELLS = ("BlockLSTMGrad", "GRUBlockCellGrad", "LSTMBlockCellGrad", "CudnnRNNBack
 NONE = "None: tf.gradients returns None, without an error"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
 STRAIGHT = "let it count as the identity on the way back (straight_through), a stand-in"
+REGISTER = "register the key where the file is loaded"
 KEY_MISSING = "{says}; TensorFlow names {op}, not the missing key"
 TAKE_OFF = "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
@@ -392,8 +396,12 @@ RAISED: dict[str, Sequence[Cause]] = {
               KEY_MISSING,
               "register it first: graphpatch.register_gradients(FILE), where the key is "
               "graphpatch's", applies=lambda at_op: bool(rule_of(at_op.node))),
+        Cause("key", "override key {key}, which tf.contrib.quantize of TensorFlow 1 registers",
+              KEY_MISSING, "write the gradient of that key as a formula: the true one, no stand-in",
+              lambda at_op: [rule_for(at_op.node, TRUE, _formula(OF_FOLDED, *[None] * 4))],
+              lambda at_op: override_key(at_op.node) == FOLDED),
         Cause("key", "override key {key}, which no program registers", KEY_MISSING,
-              'register the key where the file is loaded; "default" takes it off: a stand-in',
+              f'{REGISTER}; "default" takes it off: a stand-in',
               _to_default)],
     "custom_gradient": [
         Cause("swish", "key {key}, which tf.nn.swish left: only the process that built it knows it",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice, product
 
 from graphpatch.analysis.again import damage, is_intact
-from graphpatch.analysis.doctor.causes import Finding, RuleDict, is_fetchable, rule_for
+from graphpatch.analysis.doctor.causes import REGISTER, Finding, RuleDict, is_fetchable, rule_for
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis, doctors
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.analysis.interface import (
@@ -254,7 +254,8 @@ def offered(
         if place in working:
             return replace(finding, rules=[working[place]], is_tried=True)
         if place in refused:
-            remedy = f"none: its rule was tried here, and {refused[place]}"
+            otherwise = REGISTER if finding.kind == "key" else "none"
+            remedy = f"{otherwise}: its rule was tried here, and {refused[place]}"
             return replace(finding, rules=[], remedy=remedy, is_tried=True)
         return replace(finding, remedy=f"{finding.remedy}{NOT_TRIED}")
 
