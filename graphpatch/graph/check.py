@@ -11,7 +11,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError, PatchError, did_you_mean
 from graphpatch.graph.graph import MOST_NODES, Graph
 from graphpatch.graph.node import Body, Node
-from graphpatch.opdefs import tensor_index
+from graphpatch.graph.walk import tensor_named
 from graphpatch.shown import one_line, plural, short
 
 # `tf.gradients` puts ops into a scope, `gradients` by default, and those of the gradient of an op L
@@ -86,20 +86,9 @@ def _check_inputs(body: Body) -> None:
 
 def gives_output(body: Body, text: str) -> bool:
     """Tell whether the op that a tensor is of gives it; yes where that is not known."""
-    tensor = names.parse(text)
-    if tensor.op not in body.by_name or ":" not in text:
+    if ":" not in text or names.op_of(text) not in body.by_name:
         return True
-    if not names.is_index(text.rpartition(":")[2]):
-        return False
-    try:
-        outputs = body.node(tensor.op).outputs
-    except ModelError:  # an attr that says how many there are is missing
-        return True
-    if outputs is None:
-        return True
-    if not tensor.arg:
-        return tensor.index < len(outputs)
-    return tensor_index(outputs, tensor.arg, tensor.index) is not None
+    return names.is_index(text.rpartition(":")[2]) and tensor_named(body, text) is not None
 
 
 def refuse_unreadable(graph: Graph) -> None:

@@ -270,7 +270,7 @@ def append_all(
     body.by_name.update(zip(new, range(first, len(body)), strict=True))
     for index, op in enumerate(ops, first):
         by_type.setdefault(op, []).append(index)
-    for index, read in enumerate(inputs, first) if body.uses is not None else ():
+    for index, read in enumerate(inputs, first) if "readers" in vars(body) else ():
         for slot, text in enumerate(read):
             body.readers.setdefault(names.op_of(text), []).append((index, slot))
     return first
@@ -311,7 +311,7 @@ def _place_beside(new: Node, beside: int, before: bool) -> None:
 def _move_use(node: Node, slot: int, was: str, text: str) -> None:
     """Let the body know that a slot is read from another op, where it keeps who reads what."""
     body, old, new = node.body, names.op_of(was), names.op_of(text)
-    if old != new and body.uses is not None:
+    if old != new and "readers" in vars(body):
         body.readers[old].remove((node.index, slot))
         body.readers.setdefault(new, []).append((node.index, slot))
 

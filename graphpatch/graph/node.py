@@ -242,7 +242,6 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     large: dict[int, tuple[Payload, NodeDef]] = msgspec.field(default_factory=dict)
     records: dict[int, NodeRecord] = msgspec.field(default_factory=dict)
     tensors: dict[tuple[int, str], opdefs.FlatArgs] = msgspec.field(default_factory=dict)
-    uses: dict[str, Uses] | None = None  # `readers`, once they were asked for
     model: Body | None = None  # what `provenance.as_model` returns, as long as it holds
 
     def __repr__(self) -> str:
@@ -272,19 +271,16 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
             indices[op].append(index)
         return dict(indices)
 
-    @property
+    @cached_property
     def readers(self) -> dict[str, Uses]:
         """Return who reads an op, data or control: (index, slot in NodeDef.input) of each use."""
-        if self.uses is not None:
-            return self.uses
         uses: dict[str, Uses] = defaultdict(list)
         for index, inputs in enumerate(self.heads.inputs):
             for slot, text in enumerate(inputs):
                 # Most inputs are an op's output 0, spelled as its name: no call for them.
                 plain = ":" not in text and text[:1] != "^"
                 uses[text if plain else names.op_of(text)].append((index, slot))
-        self.uses = dict(uses)
-        return self.uses
+        return dict(uses)
 
     @cached_property
     def returned(self) -> dict[str, list[str]]:
@@ -452,7 +448,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     def copy(self, library: Library) -> Body:
         """Return the same nodes, to be changed without this body seeing it."""
         heads = self.heads.copy()
-        body = replace(self, library=library, heads=heads, tensors={}, uses=None, model=None)
+        body = replace(self, library=library, heads=heads, tensors={}, model=None)
         body.edited = {index: self.payload(index) for index in self.edited}
         body.ret, body.returns = dict(self.ret), dict(self.returns)
         body.root, body.renamed = dict(self.root), dict(self.renamed)
