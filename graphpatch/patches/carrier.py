@@ -47,7 +47,7 @@ from graphpatch.patches.function_carrier import (
     become_filter,
     gradient_functions,
 )
-from graphpatch.patches.moved import MovedOp, numbered, put_op, typed
+from graphpatch.patches.moved import MovedOp, numbered
 from graphpatch.patches.placement import (
     comes_from_constant,
     refuse_boundary,
@@ -144,8 +144,8 @@ def _condition(moved: MovedOp, output: int) -> tuple[str, str]:
     """
     name, suffix, editor, node = moved.name, numbered(output), moved.editor, moved.node
     stop, dtype = moved.stopped(output), moved.outputs[output].dtype
-    same = put_op(editor, f"{name}/same{suffix}", "Equal", [stop, stop], dtype, node)
-    return put_op(editor, f"{name}/true{suffix}", "OnesLike", [same], "bool", node), stop
+    same = editor.put_op(f"{name}/same{suffix}", "Equal", [stop, stop], dtype, node)
+    return editor.put_op(f"{name}/true{suffix}", "OnesLike", [same], "bool", node), stop
 
 
 def repeated(
@@ -158,9 +158,9 @@ def repeated(
     if not counted.repeated:
         return counted.tensor
     dtype = known_outputs(beside)[0].dtype
-    shape = put_op(editor, f"{name}/Shape", "Shape", [like], dtype, beside)
+    shape = editor.put_op(f"{name}/Shape", "Shape", [like], dtype, beside)
     inputs = [counted.tensor, shape]
-    return put_op(editor, f"{name}/BroadcastTo", "BroadcastTo", inputs, dtype, beside)
+    return editor.put_op(f"{name}/BroadcastTo", "BroadcastTo", inputs, dtype, beside)
 
 
 def constructed(
@@ -244,8 +244,7 @@ def _differentiated_once(tensor: str, scope: str, beside: Node, editor: RuleEdit
     """
     dtype = known_outputs(beside)[0].dtype
     for op, name, key in (("ZerosLike", "zeros", "Identity"), ("Identity", NO_SECOND, "Softsign")):
-        new = editor.add(f"{scope}/{name}", op, [tensor], typed(dtype, key), beside)
-        tensor = new.tensor(0)
+        tensor = editor.put_op(f"{scope}/{name}", op, [tensor], dtype, beside, key)
     return tensor
 
 

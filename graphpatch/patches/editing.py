@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
 from graphpatch.differentiation.bodies import Bodies
+from graphpatch.graph import attrs
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.graph.record import Author
 from graphpatch.graph.template import OneOp
+from graphpatch.protos import AttrValue
 
 T = TypeVar("T")
 
@@ -45,6 +47,12 @@ class Report(msgspec.Struct, kw_only=True):
             getattr(self, key).update(getattr(report, key))
 
 
+def typed(dtype: str | None, key: str = "") -> dict[str, AttrValue]:
+    """Return the attrs of an op that has its dtype as attr T, and its gradient under a key."""
+    values = {"T": attrs.dtype(dtype or "")}
+    return {**values, attrs.OVERRIDE: attrs.text(key)} if key else values
+
+
 @dataclass(eq=False)
 class RuleEditor(Editor):
     """An editor on behalf of a rule; `known` has what was asked of the graph as a whole."""
@@ -59,6 +67,18 @@ class RuleEditor(Editor):
             self.known[question] = answer()
         known: T = self.known[question]
         return known
+
+    def put_op(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[str],
+        dtype: str | None,
+        beside: Node,
+        key: str = "",
+    ) -> str:
+        """Add an op that has its dtype as attr T, its gradient under a key; return its tensor."""
+        return self.add(name, op, inputs, typed(dtype, key), beside).tensor(0)
 
     @property
     def bodies(self) -> Bodies:

@@ -18,9 +18,8 @@ from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import ENTERS, SWITCHES, VARIABLES
 from graphpatch.graph.walk import first_producers
 from graphpatch.patches import Patch
-from graphpatch.patches.editing import RuleEditor
+from graphpatch.patches.editing import RuleEditor, typed
 from graphpatch.patches.filter import StopGradient
-from graphpatch.patches.moved import typed
 from graphpatch.patches.target import Target, known_outputs
 from graphpatch.shown import short
 

@@ -42,8 +42,8 @@ from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
-from graphpatch.patches.editing import RuleEditor
-from graphpatch.patches.moved import MovedOp, numbered, put_op, typed
+from graphpatch.patches.editing import RuleEditor, typed
+from graphpatch.patches.moved import MovedOp, numbered
 from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs
 from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
 
@@ -157,12 +157,12 @@ def attach(
     """
     node = target.last
     moved, is_restored = MovedOp(node, editor), editor.is_restored(node)
-    taken = [_argument(moved, n, read[n], functions, editor) for n in functions.read]
+    taken = [_argument(moved, n, read[n], functions) for n in functions.read]
     if editor.is_in_whole(node):
         _isolate(target.nodes, editor)
     outputs = [moved.stopped(output) for output in range(len(moved.outputs))]
     if is_restored:
-        outputs = _through_tape(functions, moved.name, [*taken, *outputs], node, editor)
+        outputs = _through_tape(functions, [*taken, *outputs], moved)
     op, values = functions.attach.signature.name, {attrs.OVERRIDE: attrs.text(functions.key)}
     call = moved.take_name(op, [*taken, *outputs], values)
     editor.shadow(node)
@@ -170,18 +170,16 @@ def attach(
     editor.report.used("function", tape="" if is_restored else functions.key)
 
 
-def _argument(
-    moved: MovedOp, place: int, text: str, functions: AttachedFunctions, editor: RuleEditor
-) -> str:
+def _argument(moved: MovedOp, place: int, text: str, functions: AttachedFunctions) -> str:
     """Return the tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
 
     One that gets a gradient comes through `guard` where the call of `attach` may be inlined.
     """
-    node = moved.node
+    node, editor = moved.node, moved.editor
     arg = functions.attach.signature.input_arg[functions.read.index(place)]
     dtype = DTYPE_NAMES[arg.type]
     if place in functions.stopped:
-        return put_op(editor, f"{node.name}/stop_{place}", "StopGradient", [text], dtype, node)
+        return editor.put_op(f"{node.name}/stop_{place}", "StopGradient", [text], dtype, node)
     if editor.bodies.place_of(node).ignoring is not None:
         return text
     guard = editor.cached(
@@ -196,11 +194,7 @@ def _argument(
 
 
 def _through_tape(
-    attached: AttachedFunctions,
-    name: str,
-    arguments: Sequence[str],
-    moved: Node,
-    editor: RuleEditor,
+    attached: AttachedFunctions, arguments: Sequence[str], moved: MovedOp
 ) -> list[str]:
     """Return the outputs of the op as `attach` is to read them: through a call of `tape`.
 
@@ -208,6 +202,7 @@ def _through_tape(
     alone, and zeros behind it; on a tape `attach` passes the gradient on to the call, which has the
     new one. Each output of the call comes by an op that stops gradients in a Session alone.
     """
+    editor = moved.editor
     functions = editor.cached(("taped", attached.key), lambda: tape_functions(attached))
     editor.add_function(functions.tape)
     for gradient in (functions.gradient, functions.passing):
@@ -218,14 +213,14 @@ def _through_tape(
         "Tin": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.input_arg]),
         "Tout": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.output_arg]),
     }
-    call = editor.add(f"{name}/tape", CALL, arguments, values, moved)
+    call = editor.add(f"{moved.name}/tape", CALL, arguments, values, moved.node)
     texts = [call.tensor(output) for output in range(len(signature.output_arg))]
     for output, arg in enumerate(known_outputs(call)):
         if carries(arg):
             passed = passed_on(DTYPE_NUMBERS[arg.dtype or ""])
             editor.add_restored(passed)
-            through = (f"{name}/pass{numbered(output)}", "StopGradient", [texts[output]])
-            texts[output] = editor.add(*through, typed(arg.dtype, passed.key), call).tensor(0)
+            name, text = f"{moved.name}/pass{numbered(output)}", [texts[output]]
+            texts[output] = editor.put_op(name, "StopGradient", text, arg.dtype, call, passed.key)
     return texts
 
 
@@ -233,7 +228,7 @@ def _through_tape(
 
 
 def _keep_gradient(call: Node, functions: AttachedFunctions, editor: RuleEditor) -> None:
-    """In the body of a While, If or Case, keep the gradient function of a call of `attach`."""
+    """Keep the gradient function of a call of `attach` in the body of a While, If or Case."""
     outputs = len(functions.attach.signature.output_arg)
     _keep_function(call, functions.gradient.signature.name, call.inputs[-outputs:], editor)
 

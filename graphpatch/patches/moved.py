@@ -1,32 +1,19 @@
-"""Ops that make room for others, and the ops that are put beside them."""
+"""Ops that make room for others, which give their outputs on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from graphpatch.graph import attrs
-from graphpatch.graph.editor import Attrs, Editor
+from graphpatch.graph.editor import Attrs
 from graphpatch.graph.node import Node
+from graphpatch.patches.editing import RuleEditor, typed
 from graphpatch.patches.target import known_outputs
-from graphpatch.protos import AttrValue
 
 
 def numbered(number: int) -> str:
     """Return what stands behind a name: nothing for the first of several."""
     return f"_{number}" if number else ""
-
-
-def typed(dtype: str | None, key: str = "") -> dict[str, AttrValue]:
-    """Return the attrs of an op that has its dtype as attr T, and its gradient under a key."""
-    values = {"T": attrs.dtype(dtype or "")}
-    return {**values, attrs.OVERRIDE: attrs.text(key)} if key else values
-
-
-def put_op(
-    editor: Editor, name: str, op: str, inputs: Sequence[str], dtype: str | None, beside: Node
-) -> str:
-    """Add an op that has its dtype as attr T; return its tensor."""
-    return editor.add(name, op, inputs, typed(dtype), beside).tensor(0)
 
 
 class MovedOp:
@@ -36,7 +23,7 @@ class MovedOp:
     `NAME/SUFFIX_0`, ..., or as it is, and an IdentityN that reads these takes the name (`close`).
     """
 
-    def __init__(self, node: Node, editor: Editor) -> None:
+    def __init__(self, node: Node, editor: RuleEditor) -> None:
         self.node, self.name, self.outputs = node, node.name, known_outputs(node)
         self.editor, self.room = editor, editor.make_room(node)
         self.texts = [node.tensor(output) for output in range(len(self.outputs))]
@@ -45,7 +32,7 @@ class MovedOp:
         """Return an output behind a StopGradient named after the op."""
         name, dtype = f"{self.name}/stop{numbered(output)}", self.outputs[output].dtype
         texts = [self.node.tensor(output)]
-        return put_op(self.editor, name, "StopGradient", texts, dtype, self.node)
+        return self.editor.put_op(name, "StopGradient", texts, dtype, self.node)
 
     def give_on(
         self, output: int, op: str, suffix: str, inputs: Sequence[str], key: str = ""

@@ -32,7 +32,7 @@ from graphpatch.patches.carrier import (
 )
 from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
-from graphpatch.patches.moved import numbered, put_op
+from graphpatch.patches.moved import numbered
 from graphpatch.patches.placement import (
     UNKNOWN_TO_FUNCTIONS,
     check_together,
@@ -125,7 +125,7 @@ class SurrogateGradient(Patch):
         stopped = []
         for number, (text, dtype) in enumerate(named):
             stop = f"{scope}/stop{numbered(number)}"
-            stopped.append((put_op(editor, stop, "StopGradient", [text], dtype, node), dtype))
+            stopped.append((editor.put_op(stop, "StopGradient", [text], dtype, node), dtype))
         reading = msgspec.structs.replace(target, more=tuple(stopped))
         value = self.check_target(reading)
         formula = node_defs([value], not node.body.is_main)
@@ -142,7 +142,7 @@ class SurrogateGradient(Patch):
         anchor = list[str]()  # what constants wait for, to be in the op's v1 loop or branch
         if editor.is_in_control_flow(node):
             inside, read, arg = f"{scope}/in", node.data_inputs[:1], target.inputs[0]
-            anchor = [f"^{op_of(put_op(editor, inside, 'Identity', read, arg.dtype, node))}"]
+            anchor = [f"^{op_of(editor.put_op(inside, 'Identity', read, arg.dtype, node))}"]
         tensors = {f"x{n}": text for n, text in enumerate(reading.reads)}
         tensor = put_beside(formula, node, tensors, editor, anchor, f"{scope}/")
         counted = BackwardTensor(tensor, not _has_shape_of_output(value, target))
