@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from heapq import nsmallest
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
-from graphpatch.errors import MatchError, RulesError, did_you_mean, nearest
+from graphpatch.errors import RulesError, did_you_mean, nearest
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model
@@ -22,11 +21,7 @@ from graphpatch.match.spec import Match, PatternLike, tensors_named
 from graphpatch.names import glob_test, is_glob, one_of, regex_test, texts
 from graphpatch.shown import plural, short
 
-if TYPE_CHECKING:
-    from graphpatch.match.matcher import Search, Walk
-
 NEAREST, NEAREST_OPS, MOST_VALUES, MOST_READ = 5, 3, 5, 1_000
-TRACED = 10_000  # ops from which a pattern that matches nothing is traced, in the file's order
 MOST_COMPARED = 50_000  # names compared letter by letter; the rest by what they contain
 EXPRESSION = re.compile(r"\.[*+?]|[][(){}|^$+\\]")  # names and globs have few of these
 # Keys whose texts are shown; of which the values that are there are counted; of which it does not
@@ -95,8 +90,7 @@ def _by_key(bodies: Sequence[Body], match: Match) -> dict[str, int]:
 
 def _count(bodies: Iterable[Body], match: Match) -> int:
     """Return how many ops a match means."""
-    candidates_in = holds(match)
-    return sum(len(candidates_in(body).indices()) for body in bodies)
+    return sum(len(candidates.indices()) for candidates in map(holds(match), bodies))
 
 
 def _values_there(bodies: Sequence[Body], match: Match, key: str) -> str:
@@ -129,16 +123,15 @@ def nearly_matching(bodies: Sequence[Body], match: Match) -> list[str]:
 
 def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
     """Return what the nodes of a pattern alone could be, and where its best form came near."""
-    from graphpatch.match.links import Inputs
     from graphpatch.match.matcher import Finder
+    from graphpatch.match.narrowing import Inputs
     from graphpatch.match.syntax import forms
 
     every, inputs_of, furthest = forms(wanted), cache(Inputs), -1.0
     for number, finder in enumerate(map(Finder, every), 1):
-        searches = (finder.searches(body, inputs_of, whole=False) for body in bodies)
-        near = map(near_misses, chain.from_iterable(searches))
-        every_miss = chain.from_iterable(islice(of_search, NEAREST_OPS) for of_search in near)
-        of_form = sorted(every_miss, key=lambda miss: -miss[0])[:NEAREST_OPS]
+        searches = chain.from_iterable(finder.searches(b, inputs_of, whole=False) for b in bodies)
+        near = chain.from_iterable(islice(each.near_misses(), NEAREST_OPS) for each in searches)
+        of_form = sorted(near, key=lambda miss: -miss[0])[:NEAREST_OPS]
         part = of_form[0][0] / len(finder.pattern.present) if of_form else 0
         if part > furthest:
             furthest, best, pattern, misses = part, number, finder.pattern, of_form
@@ -157,62 +150,6 @@ def near_lines(bodies: Sequence[Body], wanted: PatternLike) -> list[str]:
             if not unknown and not misses:
                 lines += [f"  {line}" for line in nearly_matching(bodies, match)]
     return lines + [f"    near: {words}" for _, words in misses]
-
-
-def near_misses(search: Search) -> Iterator[tuple[int, str]]:
-    """Yield how many ops were bound around one of the rarest node, the most first; and why no more.
-
-    Each is as far as networkx came in a neighbourhood, or a match that a condition refused.
-    """
-    from graphpatch.match.matcher import Decision, Neighbourhoods, Walk
-
-    variant, names, body = search.variant, search.names, search.body
-    counts = [len(candidates.indexed) or len(body) + 1 for candidates in search.candidates]
-    rarest, counted = counts.index(min(counts)), Counter[Hashable]()
-    with suppress(MatchError):  # where it takes too many steps, it says less
-        narrowed = search.by_conditions()
-        walk = Walk.shortest(variant, [rarest], narrowed)
-        neighbourhoods = Neighbourhoods(variant, walk, narrowed)
-        starts = islice(search.candidates[rarest].indices(), TRACED)
-        for reached in sorted(map(neighbourhoods.reached, starts), key=len, reverse=True):
-            vertices, shape = neighbourhoods.around(reached)
-            counted[shape] += 1
-            if counted[shape] > NEAREST_OPS:
-                continue
-            decision = Decision(shape, variant, walk.order, "")
-            assigned = tuple([vertices[place] for place in next(decision.matches(), ())])
-            bound = {node: vertices[place] for node, place in decision.furthest.items()}
-            if assigned:
-                reason = search.completed(assigned, narrowed.runs)
-            else:
-                reason = missing_node(search, walk, bound)
-            if isinstance(reason, str):
-                present = [node for node in range(variant.op_count) if node in bound]
-                ops = (f"{names[node]} is {Node(body, bound[node])}" for node in present)
-                yield len(present), f"{', '.join(ops)}; {reason}"
-
-
-def missing_node(search: Search, walk: Walk, bound: Mapping[int, int]) -> str:
-    """Return which node came next, and why each op that is linked as it should be is not it."""
-    known, node, edge, *_ = next(
-        step for step in walk.steps if step.known in bound and step.node not in bound
-    )
-    vertex, name = search.flagged([bound[known]]), search.names[known]
-    is_read = known == search.variant.edges[edge].source
-    every = search.flagged(range(search.size))
-    links = search.links_of(edge, *((vertex, every) if is_read else (every, vertex)))
-    linked = sorted(set((links.readers if is_read else links.sources).tolist()))
-    taken = {vertex: search.names[number] for number, vertex in bound.items()}
-    rejections = list[str]()
-    for op in (Node(search.body, index) for index in linked if index < len(search.body)):
-        is_taken = f"{op} is {taken[op.index]!r} already" if op.index in taken else ""
-        rejections += filter(None, [search.candidates[node].why_not(op) or is_taken])
-    words = [short(rejections, by="; ")] if rejections else []
-    if not linked:
-        words = [f"nothing {'reads' if is_read else 'is read by'} {name!r} there"]
-    elif len(rejections) < len(linked):
-        words.append(f"none that is linked with {name!r} has the other links too")
-    return f"{search.names[node]} is missing: {'; '.join(words)}"
 
 
 def not_added(bodies: Iterable[Body], match: Match) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from graphpatch.errors import GraphpatchError, MatchError
 from graphpatch.graph.node import Body
-from graphpatch.match import matcher
+from graphpatch.match import variant
 from graphpatch.match.matcher import Finder
 from graphpatch.match.syntax import parse_pattern
 from tests.match.pattern.bodies import bindings, body
@@ -86,7 +86,7 @@ def test_patterns_that_say_too_little_end(pattern: str) -> None:
 
 
 def test_the_bound_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matcher, "LEAST", 50_000)
+    monkeypatch.setattr(variant, "LEAST", 50_000)
     with pytest.raises(MatchError) as error:
         bindings(line(300), "* ->+ * ->+ *")
     for said in ("more than 56,040 steps", "name op types instead of *", "what a run starts"):

@@ -10,7 +10,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import MatchError
-from graphpatch.match import matcher
+from graphpatch.match import matcher, variant
 from graphpatch.match.matcher import Finder
 from graphpatch.match.select import find
 from graphpatch.match.spec import Edge, Link, Match, Pattern
@@ -288,8 +288,8 @@ def test_no_pattern_spans_the_border_of_a_body() -> None:
 
 
 def test_too_many_matches_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matcher, "LEAST", 50)
-    monkeypatch.setattr(matcher, "FOR_EACH", 0)
+    monkeypatch.setattr(variant, "LEAST", 50)
+    monkeypatch.setattr(variant, "FOR_EACH", 0)
     with pytest.raises(MatchError, match="the pattern in main takes more than 50 steps"):
         found(body(*MANY), "a:Relu -> s:AddN; b:Relu -> s")
 
@@ -302,8 +302,8 @@ def test_runs_through_too_many_ops_are_one_message(
     floors = " ".join(f"r{k}:Relu(a{k - 1}) a{k}:AddV2(a{k - 1}, r{k})" for k in range(1, 20))
     tower = net(f"x:Placeholder a0:Relu(x) {floors} end:Tanh(a19)")
     assert len(found(body(*tower), pattern)) == 20
-    monkeypatch.setattr(matcher, "LEAST", 100)
-    monkeypatch.setattr(matcher, "FOR_EACH", 0)
+    monkeypatch.setattr(variant, "LEAST", 100)
+    monkeypatch.setattr(variant, "FOR_EACH", 0)
     with pytest.raises(MatchError, match=r"takes more than 100 steps .*; name op types instead"):
         found(body(*tower), pattern)
 
