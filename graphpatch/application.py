@@ -279,7 +279,7 @@ def matched_graph(rule: Rule, graph: ModelGraph, matched: MatchedOps) -> Matched
     if not rule.as_one:
         return MatchedGraph(graph, matched, list(map(Target.of, patched_ops(rule, matched))))
     targets = list[Target]()
-    for match in matched.kept:
+    for match in matched.counted:
         target = target_of_match(match.nodes, match.inputs, match.tensors)
         if match.orders:
             refuse_ambiguous(rule.patch.formulas(target), target, match.orders)
@@ -393,7 +393,7 @@ def listed_matches(
     `with_reads`: and what the match reads from outside, which a formula calls x0, x1, ... Of a
     match as one op (`whole`) that stands with its last op alone.
     """
-    by_op = {node: match for match in matched.kept for node in match.patched}
+    by_op = {node: match for match in matched.counted for node in match.patched}
     listed = []
     for node in matched.nodes:
         was = in_model(node)

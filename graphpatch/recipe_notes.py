@@ -136,7 +136,7 @@ def _activations(graph: Graph) -> tuple[list[tuple[str, Node]], set[Node]]:
     types = {op_type for body in graph.bodies for op_type in body.by_type}
     several, inside = list[tuple[str, Node]](), set[Node]()
     for name, needed in NEEDED.items():
-        for match in find(graph, Match(pattern=f"@{name}")).kept if needed & types else ():
+        for match in find(graph, Match(pattern=f"@{name}")).counted if needed & types else ():
             several.append((f"@{name}", match.last_op))
             inside.update(match.nodes)
     nodes = (node for body in graph.bodies for node in _of_type(body, *RECIPE_ACTIVATIONS))

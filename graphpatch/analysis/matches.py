@@ -185,10 +185,8 @@ def match_rules(
         names, error = missed < EXPLAINED, ""
         of_rule = _rule_matches(rule, rule.match, rule.on, graphs, known, why, with_places, names)
         missed += not of_rule.matches
-        try:
-            targets = application.ops_by_graph(
-                rule, graphs, why=False, known=known
-            )  # `near` tells why
+        try:  # `near` tells why
+            targets = application.ops_by_graph(rule, graphs, why=False, known=known)
         except GraphpatchError as refusal:  # nothing has been changed
             error = str(refusal)
         else:
@@ -219,7 +217,9 @@ def match_only(
     matched = _rule_matches(None, match, (), model.graphs, known, why, with_places)
     if match.pattern is None or not any(form.tensors for form in forms(match.pattern)):
         return matched
-    every = (undecided for graph in model.graphs for undecided in find(graph, match, (WHOLE,)).kept)
+    every = (
+        undecided for graph in model.graphs for undecided in find(graph, match, (WHOLE,)).counted
+    )
     undecided = next((first for first in every if first.orders), None)
     if undecided is None:
         return matched
@@ -300,11 +300,11 @@ class Place:
 
 def _places_of(matched: MatchedOps, graph: str) -> Iterator[Place]:
     """Yield each match, in the file's order; `graph` are the tags of the graph that it is in."""
-    for match in matched.kept:
+    for match in matched.counted:
         captures = {name: node.name for name, node in match.captures.items()}
         ops = [node.name for node in match.patched]
         yield _place(match.last_op, ops, captures, match.inputs, match.outputs, graph)
-    for node in () if matched.kept else matched.nodes:
+    for node in () if matched.counted else matched.nodes:
         outputs = [node.tensor(index) for index in range(len(node.outputs or ()))]
         yield _place(node, [node.name], {}, node.data_inputs, outputs, graph)
 
@@ -349,7 +349,7 @@ def _saved_rules(rule: Rule, known: Sequence[MatchedOps]) -> list[dict[str, Any]
     """Return a rule for each match of one rule: its name, its match, and how many ops it means."""
     is_whole = rule.on == (WHOLE,)
     if is_whole:
-        places = [(*_whole_match(m), 1) for matched in known for m in matched.kept]
+        places = [(*_whole_match(m), 1) for matched in known for m in matched.counted]
     else:
         nodes = [node for matched in known for node in matched.nodes]
         means = [_means_something(rule, node) for node in nodes]

@@ -148,19 +148,19 @@ class Binding(msgspec.Struct, frozen=True):
 class MatchedOps(msgspec.Struct, frozen=True):
     """What a match means in a graph: the ops that a patch goes to, each once.
 
-    Where it has a pattern, `kept` has its matches that count, and `dropped` those that don't.
+    Where it has a pattern, `counted` has its matches that count, and `dropped` those that don't.
     `undecided` are ops of which too little of the shape is known to say whether they match.
     """
 
     nodes: list[Node] = msgspec.field(default_factory=list)
-    kept: list[Binding] = msgspec.field(default_factory=list)
+    counted: list[Binding] = msgspec.field(default_factory=list)
     dropped: list[Binding] = msgspec.field(default_factory=list)
     undecided: list[tuple[Node, Sizes]] = msgspec.field(default_factory=list)
 
     @property
     def count(self) -> int:
         """Return how often it matched."""
-        return len(self.kept) or len(self.nodes)
+        return len(self.counted) or len(self.nodes)
 
 
 def select(graph: Graph, match: Match) -> list[Node]:
@@ -203,27 +203,27 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
         bindings, candidates, named = matches(body), others(body), () if is_whole else on
         if candidates.tests:
             bindings = [each for each in bindings if all(map(candidates.passes, each.of(named)))]
-        kept, dropped = resolve(bindings, on, now)
+        counted, dropped = resolve(bindings, on, now)
         if match.nth is not None:
-            counted = counted_in_order(match.nth, body, {each.last for each in kept})
-            number = {op: place for place, op in enumerate(counted)}
-            ordered = sorted(kept, key=lambda each: number[each.last])
+            in_order = counted_in_order(match.nth, body, {each.last for each in counted})
+            number = {op: place for place, op in enumerate(in_order)}
+            ordered = sorted(counted, key=lambda each: number[each.last])
             meant = set(map(id, picker(match.nth)(ordered)))
-            kept = [each for each in kept if id(each) in meant]
-        return kept, dropped
+            counted = [each for each in counted if id(each) in meant]
+        return counted, dropped
 
     for body in _matching_bodies(graph, match):
         model = body_to_match(body, match)
         # Ops that count as one are to be beside each other now, whatever they were before.
-        kept, dropped = searched(body if is_whole else model, body)
+        counted, dropped = searched(body if is_whole else model, body)
         if is_whole and model is not body:
-            last_ops = {each.last for each in kept}
+            last_ops = {each.last for each in counted}
             reason = "its ops are not beside each other any more, since rules before patched them"
             before = [each for each in searched(model, body)[0] if each.last not in last_ops]
             dropped += [replace(each, reason=reason) for each in before]
-        matched.kept.extend(kept)
+        matched.counted.extend(counted)
         matched.dropped.extend(dropped)
-        indices = {node.index for each in kept for node in each.patched}
+        indices = {node.index for each in counted for node in each.patched}
         matched.nodes.extend(Node(body, index) for index in sorted(indices))
     return matched
 
@@ -238,7 +238,7 @@ def resolve(
     shares no op with one before it, apart from those that read nothing, as constants do. Of several
     that start at one op the larger comes first. `body` is what the body has become since.
     """
-    whole, kept, dropped = tuple(on) == (WHOLE,), list[Binding](), list[Binding]()
+    whole, counted, dropped = tuple(on) == (WHOLE,), list[Binding](), list[Binding]()
     orders: dict[tuple[int, ...], dict[tuple[str, ...], None]] = {}
     bindings = sorted(bindings, key=lambda m: (m.indices[0], -len(m.indices), m.indices))
     for binding in bindings if whole else ():
@@ -254,7 +254,7 @@ def resolve(
         if not (shared if whole else not new):
             nodes = tuple([Node(body, index) for index in (wanted if whole else new)])
             every = [order for order in orders.get(binding.indices, ()) if order != binding.inputs]
-            kept.append(replace(binding, patched=nodes, orders=tuple(every)))
+            counted.append(replace(binding, patched=nodes, orders=tuple(every)))
             owners |= dict.fromkeys(new, binding)
         elif binding.indices not in known:
             reason = f"it has no {' and no '.join(map(repr, on))}"
@@ -263,7 +263,7 @@ def resolve(
                 reason = f"it shares {first} with the match that ends in {end}"
             dropped.append(replace(binding, reason=reason))
         known.add(binding.indices)
-    return kept, dropped
+    return counted, dropped
 
 
 def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:

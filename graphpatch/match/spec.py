@@ -59,7 +59,7 @@ class Compared(
     frozen=True,
     forbid_unknown_fields=True,
     kw_only=True,
-    rename={"above": ">", "below": "<", "least": ">=", "most": "<=", "other": "!="},
+    rename={"above": ">", "below": "<", "least": ">=", "most": "<=", "unequal": "!="},
 ):
     """Bounds of a number, all of which must hold: `{">": 0, "<=": 1}`.
 
@@ -75,7 +75,7 @@ class Compared(
     below: Bound = UNSET
     least: Bound = UNSET
     most: Bound = UNSET
-    other: Bound = UNSET
+    unequal: Bound = UNSET
 
     def __post_init__(self) -> None:
         if not msgspec.to_builtins(self):

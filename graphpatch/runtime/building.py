@@ -175,7 +175,7 @@ def _made_inside(matched: MatchedOps, names: set[str]) -> MatchedOps:
 
     return MatchedOps(
         list(filter(is_inside, matched.nodes)),
-        [match for match in matched.kept if all(map(is_inside, match.patched))],
+        [match for match in matched.counted if all(map(is_inside, match.patched))],
         matched.dropped,
         [(node, shape) for node, shape in matched.undecided if is_inside(node)],
     )

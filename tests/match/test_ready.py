@@ -80,5 +80,5 @@ SEVERAL = (
 def test_as_one_op_it_has_x_as_its_first_input(name: str) -> None:
     net = Net(FOUND[name])
     graph = graphs.opened(net.graph_def)
-    [kept] = find(graph, Match(pattern=f"@{name.partition(':')[0]}"), ("match",)).kept
+    [kept] = find(graph, Match(pattern=f"@{name.partition(':')[0]}"), ("match",)).counted
     assert kept.inputs[0] == net.named["x"]

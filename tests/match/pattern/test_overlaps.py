@@ -50,7 +50,7 @@ def test_which_matches_count(
 ) -> None:
     match = msgspec.convert({"pattern": pattern, **keys}, Match)
     found = find(graphs.opened(graphs.graphdef(*NODES)), match, on.split())
-    assert [" ".join(node.name for node in one.patched) for one in found.kept] == kept
+    assert [" ".join(node.name for node in one.patched) for one in found.counted] == kept
     left_out = (f"{' '.join(n.name for n in one.nodes)}: {one.reason}" for one in found.dropped)
     assert list(left_out) == dropped
     assert [node.name for node in found.nodes] == " ".join(kept).split()
