@@ -89,18 +89,11 @@ def _made(folder: str) -> Iterator[None]:
                 above.rmdir()
 
 
-# `graphpatch-manifest.jsonl`: for each model of a folder of outputs, what was made of what.
-
-
-class ManifestRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rules that a line is of."""
-
-    file: str
-    sha256: str
-
-
 class ManifestEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A line. Anybody may have written it: one that is not so counts as none."""
+    """A line of `graphpatch-manifest.jsonl`: what was made of one model.
+
+    Anybody may have written it: one that is not so counts as none.
+    """
 
     source: str
     output: str
@@ -109,7 +102,7 @@ class ManifestEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     error: str = ""
     sha256: str = ""
     output_sha256: str = ""
-    rules: ManifestRules | None = None
+    rules: dict[str, str] = {}
     matches: dict[str, dict[str, int]] = {}
     consumer: dict[str, list[str]] = {}
 
@@ -127,7 +120,7 @@ class Manifest:
 
     def __init__(self, folder: str, order: FleetOrder) -> None:
         self.folder = folder.rstrip("/") if is_remote(folder) else str(Path(folder))
-        self.version, self.rules = order.version, ManifestRules(order.rules, order.digest())
+        self.version, self.rules = order.version, {"file": order.rules, "sha256": order.digest()}
         self.path = f"{self.folder}/{MANIFEST_NAME}"
         self.entries = self._read()
         self.added = 0
@@ -135,11 +128,10 @@ class Manifest:
     def known(self, task: Task) -> tuple[str, str] | None:
         """Return the hashes of source and output that are written of a task, by the same rules."""
         entry = self.entries.get(self._relative(task.output))
-        if entry is None or entry.rules is None:
+        made_by = self.version, self.rules["sha256"]
+        if entry is None or (entry.version, entry.rules.get("sha256")) != made_by:
             return None
-        made_by = entry.version, entry.rules.sha256
-        is_same = made_by == (self.version, self.rules.sha256)
-        return (entry.sha256, entry.output_sha256) if is_same else None
+        return entry.sha256, entry.output_sha256
 
     def add(self, done: TaskResult) -> None:
         """Write down what became of a model; what was done before is written down already."""
@@ -149,12 +141,11 @@ class Manifest:
         entry = ManifestEntry(done.task.model, output, self.version, done.seconds, done.error)
         if not done.error:
             entry.sha256, entry.output_sha256 = done.hashes
-            entry.rules = self.rules
+            entry.rules, entry.consumer = self.rules, done.report["consumer"]
             entry.matches = {
                 rule["name"]: dict(Counter(match["type"] for match in rule["matches"]))
                 for rule in done.report["rules"]
             }
-            entry.consumer = done.report["consumer"]
         self.entries[output] = entry
         self.added += 1
         if not is_remote(self.path):
@@ -168,22 +159,25 @@ class Manifest:
         """Write the whole, if a line was added. Raises OutputError where that cannot be done."""
         if not self.added:
             return
-        data = b"".join(entry.line() for entry in self.entries.values())
-        if is_remote(self.path):
-            with stores.delivered(self.path) as local:
-                local.write_bytes(data)
-        else:
-            _refuse_other(self.path)
-            write_file(Path(self.path), [data])
+        self._refuse_other()
+        lines = [entry.line() for entry in self.entries.values()]
+        with stores.delivered(self.path) as path:
+            write_file(path, lines)
 
     def _relative(self, output: str) -> str:
         return output.removeprefix(f"{self.folder}/")
 
     def _read(self) -> dict[str, ManifestEntry]:
         """Return the lines by their outputs. One that was cut short by a dying process is none."""
-        data, entries = _content(self.path), {}
-        if data and not data.endswith(b"\n") and not is_remote(self.path):
-            write_file(Path(self.path), [data, b"\n"])
+        data, entries = b"", dict[str, ManifestEntry]()
+        self._refuse_other()
+        if is_remote(self.path):
+            data = stores.read_small(self.path) if stores.exists(self.path) else b""
+        elif Path(self.path).exists():
+            with errors_as(f"cannot read {self.path}", OutputError):
+                data = Path(self.path).read_bytes()
+            if data and not data.endswith(b"\n"):
+                write_file(Path(self.path), [data, b"\n"])
         for text in data.split(b"\n"):
             # ValueError: not UTF-8. RecursionError: nested so deeply that nobody of us wrote it.
             with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
@@ -191,24 +185,13 @@ class Manifest:
                 entries[entry.output] = entry
         return entries
 
-
-def _refuse_other(path: str) -> None:
-    """Raise OutputError for what is there and no manifest."""
-    if os.path.lexists(path) and (Path(path).is_symlink() or not Path(path).is_file()):
-        raise OutputError(f"{path} is a link, a pipe or a folder; a manifest is a file")
+    def _refuse_other(self) -> None:
+        """Raise OutputError for what is there and no manifest."""
+        is_there = not is_remote(self.path) and os.path.lexists(self.path)
+        if is_there and (Path(self.path).is_symlink() or not Path(self.path).is_file()):
+            raise OutputError(f"{self.path} is a link, a pipe or a folder; a manifest is a file")
 
 
 def _opened(path: str, flags: int) -> int:
     """Open a file, and not what a link in its place leads to."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
-
-
-def _content(path: str) -> bytes:
-    """Return the manifest that is there, or nothing. Raises OutputError for what is no file."""
-    if is_remote(path):
-        return stores.read_small(path) if stores.exists(path) else b""
-    _refuse_other(path)
-    if not Path(path).exists():
-        return b""
-    with errors_as(f"cannot read {path}", OutputError):
-        return Path(path).read_bytes()

@@ -55,18 +55,11 @@ def is_glob(text: str) -> bool:
     return not GLOB_SIGNS.isdisjoint(text) and not is_there
 
 
-def is_plain_folder(path: str) -> bool:
-    """Return whether this is a folder that models lie in; a SavedModel's is a model itself."""
-    if is_remote(path):
-        return stores.is_plain_folder(path)
-    return Path(path).is_dir() and not any(Path(path).glob("saved_model.*pb*"))
-
-
 def is_search(argument: str) -> bool:
     """Return whether an argument means any number of models, and not one by its name."""
     if argument.startswith("@") or argument == "-":
         return argument != "-"
-    return is_glob(argument) or is_plain_folder(argument)
+    return is_glob(argument) or stores.is_plain_folder(argument)
 
 
 def search(arguments: Iterable[str], allow_chained: bool = False) -> list[Task]:

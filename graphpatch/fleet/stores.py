@@ -55,6 +55,8 @@ def inner_path(name: str, of: str) -> str:
 
 def is_plain_folder(path: str) -> bool:
     """Return whether this is a folder that models lie in; a SavedModel's is a model itself."""
+    if not is_remote(path):
+        return Path(path).is_dir() and not any(Path(path).glob("saved_model.*pb*"))
     store, inside = opened_store(path)
     with errors_as(f"cannot read {path}", ModelError):
         return bool(store.isdir(inside)) and not any(
@@ -95,6 +97,8 @@ def read_small(path: str) -> bytes:
 
 def exists(path: str) -> bool:
     """Return whether there is a file or folder."""
+    if not is_remote(path):
+        return Path(path).exists()
     store, inside = opened_store(path)
     with errors_as(f"cannot read {path}", FleetError):
         return bool(store.exists(inside))
@@ -102,11 +106,14 @@ def exists(path: str) -> bool:
 
 @contextlib.contextmanager
 def fetched(path: str) -> Iterator[Path]:
-    """Give a copy of a model on this machine, a SavedModel with all that belongs to it.
+    """Give a model on this machine: itself, or a copy of it with all that belongs to it.
 
     Raises ModelError where it cannot be read, or unpacks from another file to more than
     MOST_UNPACKED bytes.
     """
+    if not is_remote(path):
+        yield Path(path)
+        return
     from tempfile import TemporaryDirectory  # here, as a file at a path needs none
 
     store, inside = opened_store(path)
@@ -143,7 +150,10 @@ def _copy(store: AbstractFileSystem, name: str, local: Path, room: float) -> int
 
 @contextlib.contextmanager
 def delivered(path: str) -> Iterator[Path]:
-    """Give a path to write to, and put what is there to its place in the store at the end."""
+    """Give a path to write to; what is for a store is put to its place there at the end."""
+    if not is_remote(path):
+        yield Path(path)
+        return
     from tempfile import TemporaryDirectory  # here, as a file at a path needs none
 
     store, inside = opened_store(path)

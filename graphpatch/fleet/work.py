@@ -11,7 +11,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import graphpatch
 from graphpatch.application import Result, apply_rules
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError, ModelError
 from graphpatch.fleet import stores
-from graphpatch.fleet.search import Task, is_plain_folder, is_search
+from graphpatch.fleet.search import Task, is_search
 from graphpatch.formats import load
 from graphpatch.formats.destination import Export, is_remote, model_path, replaces, reported
 from graphpatch.formats.foreign import not_there
@@ -93,7 +93,7 @@ class FleetOrder(msgspec.Struct, frozen=True):
         if len(self.models) > 1 or is_search(self.models[0]) or self.out.endswith("/"):
             return True
         with reported(self.out):  # it may lie where nobody may look
-            return is_plain_folder(self.out)
+            return stores.is_plain_folder(self.out)
 
     def is_piped(self) -> bool:
         """Return whether a patched model goes to standard output."""
@@ -136,9 +136,9 @@ class FleetOrder(msgspec.Struct, frozen=True):
         content = [(rule.written, self.emit or "auto") for rule in self.read]
         return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 
-    def path(self, name: str) -> Path:
-        """Return a path of the user's as this process finds it."""
-        return Path(self.root, name)
+    def at(self, name: str) -> str:
+        """Return a path or URL of the user's as this process finds it."""
+        return name if is_remote(name) else str(Path(self.root, name))
 
 
 Work = Callable[[FleetOrder, Task], TaskResult]
@@ -200,7 +200,7 @@ def patching(
         report: dict[str, Any] = {"output": output}
         if order.dry_run:
             report["would_write"] = task.output
-        target = task.output if is_remote(task.output) else str(order.path(task.output))
+        target = order.at(task.output)
         if task.output and replaces(target, order.force, original, label=task.output):
             report["replaced"] = True
         result = apply_rules(order.read, load(path, progress), progress, order.export)
@@ -208,7 +208,7 @@ def patching(
             result = _with_rebuilt_gradients(result, order.losses)
         report = result.to_json(task.model, task.output, report)
         if order.recorded and not is_remote(task.output):
-            order.path(task.output).parent.mkdir(parents=True, exist_ok=True)
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             new: Path | str | None = output
             if output not in (None, "-"):
@@ -239,8 +239,7 @@ def _with_rebuilt_gradients(result: Result, losses: Sequence[str]) -> Result:
 def _is_done(order: FleetOrder, task: Task, source: str) -> bool:
     """Return whether the output is the one that these rules once made of this source."""
     known_source, known_output = task.known or ("", "")
-    exists = stores.exists if is_remote(task.output) else lambda path: order.path(path).exists()
-    if known_source != source or not exists(task.output):
+    if known_source != source or not stores.exists(order.at(task.output)):
         return False
     with _at_hand(order, task.output) as path:
         return content(path) == known_output
@@ -252,7 +251,7 @@ Local = Callable[[str], AbstractContextManager[Path]]
 @contextmanager
 def _at_hand(order: FleetOrder, name: str, local: Local = stores.fetched) -> Iterator[Path]:
     """Give a model or an output as a path of this machine; errors call it what the user did."""
-    with local(name) if is_remote(name) else nullcontext(order.path(name)) as path:
+    with local(order.at(name)) as path:
         try:
             yield path
         except GraphpatchError as error:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,7 @@ def results_of(order: FleetOrder, work: Work, tasks: Sequence[Task]) -> Results:
     if order.scheduler is not None:
         if in_memory:
             raise FleetError(f"{in_memory[0]}: workers do not see the memory of this process")
-        out = None if order.dry_run else order.out
-        return by_cluster(order.scheduler, call, tasks, out)
+        return by_cluster(order.scheduler, call, tasks, None if order.dry_run else order.out)
     has_affinity = hasattr(os, "sched_getaffinity")  # else all cores, also those of others
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     jobs = min(order.jobs or cores, len(tasks))
@@ -263,38 +262,34 @@ def _check_workers(client: Any, address: str, tasks: Sequence[Task], out: str | 
         client.wait_for_workers(1, timeout=ANSWER_TIMEOUT)
     except TimeoutError:
         raise FleetError(f"the scheduler {address} has no workers") from None
-    models = [task.model for task in tasks[:1] if not is_remote(task.model)]
-    paths = [str(Path.cwd() / path) for path in models]
+    here = graphpatch.__version__
+    names = {str(Path.cwd() / t.model): t.model for t in tasks[:1] if not is_remote(t.model)}
     with ExitStack() as stack:
         if out is not None and not is_remote(out) and Path(out).is_dir():
             prefix = ".graphpatch-probe-"  # of a file that nobody else could have
             with reported(out):
                 token = stack.enter_context(NamedTemporaryFile(prefix=prefix, dir=out))
-            paths.append(str(Path.cwd() / token.name))
-        answers = client.run(probe, paths, on_error="return")
-    here = graphpatch.__version__
+            names[str(Path.cwd() / token.name)] = f"the folder {out}"
+        answers = client.run(probe, here, names, on_error="return")
     for worker, answer in sorted(answers.items()):
+        says = answer
         if "ModuleNotFoundError" in repr(answer) or "AttributeError" in repr(answer):
             says = f"has no graphpatch, or another one: install graphpatch {here} there ({answer})"
         elif isinstance(answer, BaseException):
             says = f"does not answer: {answer!r}"
-        elif answer[0] != here:
-            says = f"has graphpatch {answer[0]}, and this is {here}; they must be the same"
-        elif answer[1]:
-            path = models[0] if models and answer[1][0] == paths[0] else f"the folder {out}"
-            says = f"does not see {path} as this machine does; the files must lie where all see it"
-        else:
-            continue
-        raise FleetError(f"worker {worker} {says}")
+        if says:
+            raise FleetError(f"worker {worker} {says}")
 
 
-def probe(paths: list[str]) -> tuple[str, list[str]]:
-    """Return on a worker the version of its graphpatch, and which of the paths it cannot read."""
-    unseen = []
-    for path in map(Path, paths):
+def probe(version: str, names: Mapping[str, str]) -> str:
+    """Return on a worker why it cannot do the work of this version on these paths; or nothing."""
+    here = graphpatch.__version__
+    if here != version:
+        return f"has graphpatch {here}, and this is {version}; they must be the same"
+    for path, name in names.items():
         try:
-            if not path.is_dir():
-                path.open("rb").close()
+            if not Path(path).is_dir():
+                Path(path).open("rb").close()
         except OSError:
-            unseen.append(str(path))
-    return graphpatch.__version__, unseen
+            return f"does not see {name} as this machine does; the files must lie where all see it"
+    return ""
