@@ -7,7 +7,7 @@ not known; `verify` and `doctor --run` ask TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
@@ -19,16 +19,7 @@ from graphpatch.differentiation.wiring import Tensor, Wiring, handle_origin
 from graphpatch.errors import ModelError
 from graphpatch.graph import attrs
 from graphpatch.graph import op_types as types
-from graphpatch.graph.attrs import constant
 from graphpatch.graph.node import Node
-from graphpatch.graph.op_types import (
-    ALL_SWITCHES,
-    ENTERS,
-    FIXED,
-    LOOP_COND,
-    MERGES,
-    TENSOR_ARRAY,
-)
 from graphpatch.protos import TensorShapeProto
 
 Sizes = tuple[int | None, ...] | None
@@ -41,44 +32,39 @@ GIVEN_ON = 8  # ops by which a function gives an argument on, at most
 SCALAR_IS_UNKNOWN = 21  # up to this version of GraphDefs a placeholder without sizes has any shape
 
 DECLARED = types.PLACEHOLDERS | {types.OPTIONAL_PLACEHOLDER, *types.REF_VARIABLES}
+VARIABLE = types.RESOURCE_VARIABLE
 LISTED = types.PIPELINES | types.IFS | types.CASES  # that list the shapes of their outputs
 # What a rule meets in a broken graph, or where a shape that it needs is not known.
-NOT_KNOWN = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError, StopIteration)
+NOT_KNOWN = (ModelError, LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
 
 
 class OpShapes(NamedTuple):
     """An op, one of its outputs, the shapes of its inputs, and the integers of small ones."""
 
+    wiring: Wiring
     node: Node
     output: int
     shapes: Sequence[Any]
     integers: Sequence[Any]
-
-    def number(self, slot: int) -> Any:
-        """Return the one integer of an input."""
-        [number] = self.integers[slot]
-        return number
 
     def spelled(self, slot: int) -> Sizes:
         """Return the shape that the integers of an input spell, as far as they are known."""
         integers, [rank] = self.integers[slot], self.shapes[slot]
         if integers is None:
             return (None,) * rank if rank <= LARGEST_RANK else None
-        return tuple(map(_known_size, integers))
+        return _known(integers)
 
     def attr(self, key: str) -> Any:
         """Return an attr as JSON has it, or its default."""
         value, op = self.node.attr(key), self.node.opdef
-        if value is not None:
-            return attrs.as_json(value)
-        return None if op is None else op.defaults.get(key)
+        default = None if op is None else op.defaults.get(key)
+        return default if value is None else attrs.as_json(value)
 
 
 def sizes_in_words(sizes: Sizes) -> str:
     """Return a shape as text; ? for a size that is not known."""
-    if sizes is None:
-        return "not known"
-    return f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
+    words = ("?" if size is None else str(size) for size in sizes or ())
+    return "not known" if sizes is None else f"[{', '.join(words)}]"
 
 
 def merged_shape(shapes: Sequence[Sizes]) -> Sizes:
@@ -93,9 +79,8 @@ def merged_shape(shapes: Sequence[Sizes]) -> Sizes:
 def broadcast(shapes: Sequence[Sizes]) -> Sizes:
     """Return the shape of tensors of these shapes together; None where a rank is not known."""
     known = [shape[::-1] for shape in shapes if shape is not None]
-    if len(known) < len(shapes):
-        return None
-    return tuple(map(_broadcast_size, zip_longest(*known, fillvalue=1)))[::-1]
+    sizes = tuple(map(_broadcast_size, zip_longest(*known, fillvalue=1)))[::-1]
+    return sizes if known and len(known) == len(shapes) else None
 
 
 def _broadcast_size(sizes: Sequence[int | None]) -> int | None:
@@ -103,14 +88,13 @@ def _broadcast_size(sizes: Sequence[int | None]) -> int | None:
     return large if large or None in sizes else min(size for size in sizes if size is not None)
 
 
-def _known_size(size: int | None) -> int | None:
-    return size if size is not None and size >= 0 else None
+def _known(sizes: Iterable[int | None]) -> Sizes:
+    return tuple(size if size is not None and size >= 0 else None for size in sizes)
 
 
 def _known_sizes(shape: TensorShapeProto) -> Sizes:
-    if shape.unknown_rank or len(shape.dim) > LARGEST_RANK:
-        return None
-    return tuple(_known_size(dim.size) for dim in shape.dim)
+    is_ranked = not shape.unknown_rank and len(shape.dim) <= LARGEST_RANK
+    return _known(dim.size for dim in shape.dim) if is_ranked else None
 
 
 def _axis(number: int, rank: int) -> int:
@@ -119,21 +103,33 @@ def _axis(number: int, rank: int) -> int:
     return number % rank
 
 
-def _with_axis(shape: Any, number: int, size: int | None) -> Sizes:
-    axis = _axis(number, len(shape) + 1)
-    return *shape[:axis], size, *shape[axis:]
+def _with_size(shape: Any, axis: int, *sizes: int | None, gone: int = 1) -> Sizes:
+    return *shape[:axis], *sizes, *shape[axis + gone :]
 
 
-def _with_size(shape: Any, axis: int, *sizes: int | None) -> Sizes:
-    return *shape[:axis], *sizes, *shape[axis + 1 :]
+def _with_axis(shape: Any, number: int, size: int) -> Sizes:
+    return _with_size(shape, _axis(number, len(shape) + 1), size, gone=0)
+
+
+def _without(shape: Any, axes: Iterable[int], keeps: bool = False) -> Sizes:
+    gone = {axis % len(shape) for axis in axes}
+    rest = (axis for axis in range(len(shape)) if keeps or axis not in gone)
+    return tuple(1 if axis in gone else shape[axis] for axis in rest)
 
 
 def _declared(op: OpShapes) -> Sizes:
     """Read an attr; where TensorFlow once spelled any shape as that of a number, nothing."""
-    value, node = op.node.attr("shape"), op.node
+    node, value = op.node, op.node.attr("shape")
     sizes = None if value is None else _known_sizes(value.shape)
     is_old = node.op == types.PLACEHOLDER and node.body.library.producer <= SCALAR_IS_UNKNOWN
     return None if sizes == () and (is_old or node.op == types.OLD_VARIABLE) else sizes
+
+
+def _variable(op: OpShapes) -> Sizes:
+    """Read what the handle tells, wherever it enters a loop or branch."""
+    handle, _ = handle_origin(op.wiring, op.wiring.inputs(op.node.index)[0])
+    variable: Any = op.wiring.node(handle)
+    return _known_sizes(variable.attr("shape").shape) if variable.op == VARIABLE else None
 
 
 def _merged(op: OpShapes) -> Sizes:
@@ -155,34 +151,30 @@ def _reduced(op: OpShapes) -> Sizes:
     shape, axes, keeps = op.shapes[0], op.integers[1], op.attr("keep_dims")
     if axes is None:
         return (None,) * len(shape) if keeps else None
-    gone = {axis % len(shape) for axis in axes} if shape else set()
-    rest = enumerate(shape)
-    return tuple(1 if n in gone else size for n, size in rest if keeps or n not in gone)
+    return _without(shape, axes, keeps)
 
 
 def _reshaped(op: OpShapes) -> Sizes:
     """Return what the integers spell; one size that they leave open is told by all elements."""
     shape, sizes = op.shapes[0], op.spelled(1)
-    if sizes is None or shape is None or None in shape or sizes.count(None) != 1:
+    rest = prod(size for size in sizes or () if size is not None)
+    is_open = sizes is not None and sizes.count(None) == 1 and rest > 0
+    if not is_open or shape is None or None in shape or prod(shape) % rest:
         return sizes
-    count, rest = prod(shape), prod(size for size in sizes if size is not None)
-    if not rest or count % rest:
-        return sizes
-    return tuple(count // rest if size is None else size for size in sizes)
+    return tuple(prod(shape) // rest if size is None else size for size in sizes or ())
 
 
 def _squeezed(op: OpShapes) -> Sizes:
-    shape, named = op.shapes[0], op.attr("squeeze_dims")
-    if not named and None in shape:
-        return None
-    gone = {axis % len(shape) for axis in named} if named else set(range(len(shape)))
-    return tuple(n for axis, n in enumerate(shape) if not (axis in gone and (named or n == 1)))
+    shape, axes = op.shapes[0], op.attr("squeeze_dims")
+    if axes:
+        return _without(shape, axes)
+    return None if None in shape else tuple(size for size in shape if size != 1)
 
 
 def _joined(op: OpShapes) -> Sizes:
     """Put parts one after the other along an axis."""
-    parts, number = op.shapes[:-1], op.number(-1)
-    axis = _axis(number, next(len(part) for part in parts if part is not None))
+    parts = op.shapes[:-1]
+    axis = _axis(op.integers[-1][0], max(len(part) for part in parts if part is not None))
     sizes: list[Any] = [None if part is None else part[axis] for part in parts]
     rest = merged_shape([part and _with_size(part, axis, 0) for part in parts])
     return _with_size(rest, axis, None if None in sizes else sum(sizes))
@@ -190,7 +182,7 @@ def _joined(op: OpShapes) -> Sizes:
 
 def _split(op: OpShapes) -> Sizes:
     """Return one of several parts of equal size."""
-    shape, axis = op.shapes[1], _axis(op.number(0), len(op.shapes[1]))
+    shape, axis = op.shapes[1], _axis(op.integers[0][0], len(op.shapes[1]))
     return _with_size(shape, axis, shape[axis] and shape[axis] // op.attr("num_split"))
 
 
@@ -210,44 +202,37 @@ def _strided(op: OpShapes) -> Sizes:
     return *sizes, *shape[len(strides) :]
 
 
-def _channel(op: OpShapes) -> int:
-    layout = op.attr("data_format")
-    is_first = isinstance(layout, str) and layout.startswith("NC")
-    return 1 if is_first else len(op.shapes[0]) - 1
-
-
 def _windows(op: OpShapes) -> Sizes:
     """Return an image after a convolution's or a pooling's windows, by strides and padding."""
-    image, pool, channel = op.shapes[0], op.attr("ksize"), _channel(op)
-    axes = [axis for axis in range(len(image)) if axis not in (0, channel)]
-    strides, dilations = op.attr("strides"), op.attr("dilations") or [1] * len(image)
-    if pool:
-        window, depth = [pool[axis] for axis in axes], image[channel]
-        depth = depth and depth // pool[channel]
-    else:
+    image, window, padding = op.shapes[0], op.attr("ksize"), op.attr("padding")
+    if not window:
         *window, before, depth = op.shapes[1]
         if op.node.op.startswith("Depthwise"):
             depth = before and depth and before * depth
-    sizes = list(_with_size(image, channel, depth) or ())
-    for axis, size in zip(axes, window, strict=True):
-        room, stride = image[axis], strides[axis]
-        if room is None or size is None or op.attr("padding") == "EXPLICIT":
-            sizes[axis] = None
-        elif op.attr("padding") == "SAME":
-            sizes[axis] = (room + stride - 1) // stride
+        channel = 1 if str(op.attr("data_format")).startswith("NC") else len(image) - 1
+        image, window = _with_size(image, channel, depth), [1, *window]
+        window.insert(channel, 1)
+    strides, dilations = op.attr("strides"), op.attr("dilations") or [1] * len(image)
+    sizes: list[int | None] = []
+    for room, size, stride, dilation in zip(image, window, strides, dilations, strict=True):
+        if room is None or size is None:
+            sizes.append(None)
+        elif padding == "SAME":
+            sizes.append((room + stride - 1) // stride)
         else:
-            sizes[axis] = max((room - (size - 1) * dilations[axis] - 1 + stride) // stride, 0)
-    return tuple(sizes)
+            sizes.append(max((room - (size - 1) * dilation - 1 + stride) // stride, 0))
+    return None if padding == "EXPLICIT" else tuple(sizes)
 
 
 KEEPING_IMAGES = ("BiasAdd", "BiasAddV1", "LRN")
+NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+ARRAYS = (types.TENSOR_ARRAY, "TensorArrayGradV3")
 SCALARS = (
     "Rank Size L2Loss ScalarSummary HistogramSummary MergeSummary IsVariableInitialized"
     " VarIsInitializedOp TensorArrayWriteV3 TensorArrayScatterV3 TensorArraySplitV3"
-    f" TensorArraySizeV3 {LOOP_COND} {types.RESOURCE_VARIABLE}"
+    f" TensorArraySizeV3 {types.LOOP_COND} {VARIABLE}"
 ).split()
 FILLED = "Fill Empty RandomUniform RandomStandardNormal RandomUniformInt TruncatedNormal".split()
-NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 WINDOWS = "Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D".split()
 
 Rule = Callable[[OpShapes], Sizes]
@@ -255,22 +240,25 @@ Rule = Callable[[OpShapes], Sizes]
 # The shape of an output by op type, as TensorFlow's shape inference has it; of output 0 alone where
 # the op type is not in EACH_OUTPUT.
 RULES: dict[str, Rule] = {
-    "Const": lambda op: getattr(constant(op.node), "shape", None),
+    "Const": lambda op: getattr(attrs.constant(op.node), "shape", None),
     **dict.fromkeys(DECLARED, _declared),
-    **dict.fromkeys(MERGES, _merged),
-    **dict.fromkeys(ENTERS, lambda op: op.shapes[0] if is_constant(op.node) else None),
-    **dict.fromkeys((*KEEPING_IMAGES, *NORMALIZATIONS, *ALL_SWITCHES), lambda op: op.shapes[0]),
+    "ReadVariableOp": _variable,
+    **dict.fromkeys(types.MERGES, _merged),
+    **dict.fromkeys(types.ENTERS, lambda op: op.shapes[0] if is_constant(op.node) else None),
+    **dict.fromkeys(
+        (*KEEPING_IMAGES, *NORMALIZATIONS, *types.ALL_SWITCHES), lambda op: op.shapes[0]
+    ),
     **dict.fromkeys(SCALARS, lambda op: ()),
     **dict.fromkeys(FILLED, lambda op: op.spelled(0)),
     "Shape": lambda op: (None if op.shapes[0] is None else len(op.shapes[0]),),
     "BroadcastGradientArgs": lambda op: (None,),
-    **dict.fromkeys((TENSOR_ARRAY, "TensorArrayGradV3"), lambda op: () if op.output else (2,)),
+    **dict.fromkeys(ARRAYS, lambda op: () if op.output else (2,)),
     "StackV2": lambda op: (2,),
     "MatMul": _matmul,
     "SelectV2": lambda op: broadcast(op.shapes),
     **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any"), _reduced),
     "Reshape": _reshaped,
-    "ExpandDims": lambda op: _with_axis(op.shapes[0], op.number(1), 1),
+    "ExpandDims": lambda op: _with_axis(op.shapes[0], op.integers[1][0], 1),
     "Squeeze": _squeezed,
     "Transpose": lambda op: tuple(op.shapes[0][axis] for axis in op.integers[1]),
     "Pack": lambda op: _with_axis(merged_shape(op.shapes), op.attr("axis"), len(op.shapes)),
@@ -280,22 +268,22 @@ RULES: dict[str, Rule] = {
     "StridedSlice": _strided,
     **dict.fromkeys(WINDOWS, _windows),
 }
-EACH_OUTPUT = {
-    *("Split", "Unpack", "BroadcastGradientArgs", TENSOR_ARRAY, "TensorArrayGradV3"),
-    *(*ALL_SWITCHES, *MERGES),
-}
+EACH_OUTPUT = (
+    types.ALL_SWITCHES
+    | types.MERGES
+    | {
+        *("Split", "Unpack", "BroadcastGradientArgs", *ARRAYS),
+    }
+)
 
 
 def _constant_integers(op: OpShapes) -> Sizes:
-    tensor = constant(op.node)
+    tensor = attrs.constant(op.node)
     if tensor is None or tensor.dtype not in ("int32", "int64") or tensor.size > MOST_INTEGERS:
         return None
     import numpy as np  # few rules need it, and its threads keep workers from being forked
 
-    pieces = [np.resize(*piece) for piece in tensor.pieces()]
-    if not pieces:  # an empty list, or a constant without its values
-        return None if tensor.size else ()
-    integers = tuple(int(number) for number in np.concatenate(pieces))
+    integers = tuple(int(n) for piece in tensor.pieces() for n in np.resize(*piece))
     return integers if all(abs(number) < LARGEST for number in integers) else None
 
 
@@ -313,35 +301,24 @@ class Shapes(msgspec.Struct, eq=False):
     wiring: Wiring
     _shapes: dict[Tensor, Sizes] = msgspec.field(default_factory=dict)
     _integers: dict[Tensor, Sizes] = msgspec.field(default_factory=dict)
-    _lists: dict[tuple[int, str], list[Sizes]] = msgspec.field(default_factory=dict)
-    _arguments: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    _listed: dict[int, list[Sizes]] = msgspec.field(default_factory=dict)
+    _functions: dict[str, Wiring] = msgspec.field(default_factory=dict)
 
     def is_known(self, tensor: Tensor) -> bool:
         """Return whether every size of a tensor is known."""
         sizes = self.of(tensor)
         return sizes is not None and None not in sizes
 
-    def if_known(self, tensor: Tensor) -> Sizes:
-        """Return the sizes of a tensor; None also where a broken graph has not what it reads."""
-        try:
-            return self.of(tensor)
-        except (ModelError, LookupError):
-            return None
-
     def of(self, tensor: Tensor) -> Sizes:
         """Return the sizes of a tensor, None for one that is not known; None without a rank."""
-        todo, begun = [tensor], set[Tensor]()
-        while todo:
-            last = todo.pop()
-            if last in self._shapes:
-                continue
-            read = [] if last in begun else list(dict.fromkeys(self._read(last)))
-            begun.add(last)  # one that is asked again meanwhile is read round a loop
-            missing = [t for t in read if t and t not in self._shapes and t not in begun]
-            if missing:
-                todo += [last, *missing]
-            else:
-                self._shapes[last] = self._inferred(last)
+        todo, reads = [tensor], dict[Tensor, Sequence[Tensor | None]]()
+        while tensor not in self._shapes:
+            last = todo[-1]
+            if last not in reads:  # those that are there already are read round a loop
+                read = reads[last] = self._read(last)
+                todo += [t for t in read if t and t not in self._shapes and t not in reads]
+            elif todo.pop() not in self._shapes:
+                self._shapes[last] = self._inferred(last, reads[last])
         return self._shapes[tensor]
 
     def _read(self, tensor: Tensor) -> Sequence[Tensor | None]:
@@ -350,31 +327,31 @@ class Shapes(msgspec.Struct, eq=False):
         TensorFlow makes what leads round a loop, and decides it, only when the rest is there.
         """
         node, output = self.wiring.node(tensor[0]), tensor[1]
-        if node is None or node.op in LISTED:
+        if node is None or (node.op not in INTEGERS and self._told(node, output) is not None):
             return ()
-        inputs: Sequence[Tensor] = self.wiring.inputs(node.index)
-        if _is_call(node):
-            place = self._argument_given_on(node, output)
-            inputs = () if place is None else inputs[place : place + 1]
-        elif output and node.op not in EACH_OUTPUT:
+        is_call = node.op in node.body.library.signatures
+        if not is_call and (node.opdef is None or (output and node.op not in EACH_OUTPUT)):
             return ()
-        noted = self._listed(node, "_output_shapes", output)
-        if noted is not None and node.op not in INTEGERS:
+        try:
+            inputs = self.wiring.inputs(node.index)
+            if is_call:
+                inputs = self._given_on(node, output, inputs)
+        except NOT_KNOWN:
             return ()
-        producers = ((read, self.wiring.node(read[0])) for read in inputs)
-        return [None if node and node.op in FIXED else read for read, node in producers]
+        ops = node.body.heads.ops
+        return [None if read[0] >= 0 and ops[read[0]] in types.FIXED else read for read in inputs]
 
-    def _inferred(self, tensor: Tensor) -> Sizes:
+    def _inferred(self, tensor: Tensor, read: Sequence[Tensor | None]) -> Sizes:
         node, output = self.wiring.node(tensor[0]), tensor[1]
         if node is None:
             return None
         shapes, integers = (
-            [None if read is None else known.get(read) for read in self._read(tensor)]
+            [None if t is None else known.get(t) for t in read]
             for known in (self._shapes, self._integers)
         )
-        op = OpShapes(node, output, shapes, integers)
-        sizes = self._listed(node, "_output_shapes", output)
-        sizes = self._by_op(op) if sizes is None else sizes
+        op = OpShapes(self.wiring, node, output, shapes, integers)
+        sizes = self._told(node, output)
+        sizes = _by_rule(RULES.get(node.op, _as_inputs), op) if sizes is None else sizes
         if sizes is not None and len(sizes) > LARGEST_RANK:  # which no run can make
             return None
         if node.op in INTEGERS and sizes is not None:
@@ -383,47 +360,27 @@ class Shapes(msgspec.Struct, eq=False):
             self._integers[tensor] = values if values and len(values) == size else None
         return sizes
 
-    def _by_op(self, op: OpShapes) -> Sizes:
-        node = op.node
-        if node.op in LISTED:
-            return self._listed(node, "output_shapes", op.output)
-        if node.op == "ReadVariableOp":  # the handle tells, wherever it enters a loop or branch
-            read = self.wiring.inputs(node.index)
-            origin = self.wiring.node(handle_origin(self.wiring, read[0])[0]) if read else None
-            is_variable = origin is not None and origin.op == types.RESOURCE_VARIABLE
-            value = origin.attr("shape") if origin is not None and is_variable else None
-            return None if value is None else _known_sizes(value.shape)
-        if _is_call(node):
-            return op.shapes[0] if op.shapes else None
-        if op.output and node.op not in EACH_OUTPUT:
-            return None
-        return _by_rule(RULES.get(node.op, _as_inputs), op)
-
-    def _listed(self, node: Node, key: str, output: int) -> Sizes:
+    def _told(self, node: Node, output: int) -> Sizes:
         """Read what an attr tells of an output; of all outputs it is read once."""
-        place = node.index, key
-        if place not in self._lists:
-            value = node.attr(key)
-            listed = () if value is None else value.list.shape
-            self._lists[place] = list(map(_known_sizes, listed))
-        sizes = self._lists[place]
+        if node.index not in self._listed:
+            keys = ("_output_shapes", *(["output_shapes"] if node.op in LISTED else []))
+            values = (value for key in keys if (value := node.attr(key)) is not None)
+            listed = next((value.list.shape for value in values), ())
+            self._listed[node.index] = list(map(_known_sizes, listed))
+        sizes = self._listed[node.index]
         return sizes[output] if output < len(sizes) else None
 
-    def _argument_given_on(self, call: Node, output: int) -> int | None:
-        """Return the argument that the function of a call gives on as this output, or None."""
-        graph = call.body.library.graph()
-        body = None if graph is None else graph.functions.get(call.op)
-        outputs = body.signature.output_arg if body is not None and body.signature else ()
-        if body is None or output >= len(outputs):
-            return None
-        if call.op not in self._arguments:
-            self._arguments[call.op] = {name: n for n, name in enumerate(body.arguments)}
-        text = body.ret.get(outputs[output].name, "")
+    def _given_on(self, call: Node, output: int, inputs: list[Tensor]) -> list[Tensor]:
+        """Return the input of a call that its function gives on as this output; or none."""
+        if call.op not in self._functions:
+            graph: Any = call.body.library.graph()
+            self._functions[call.op] = Wiring(graph.functions[call.op])
+        wiring = self._functions[call.op]
+        index, _ = wiring.returned[output]
         for _ in range(GIVEN_ON):
-            node = body.producer(text)
-            if node is not None and node.op in types.GIVES_ON and node.data_inputs:
-                text = node.data_inputs[0]
-        return self._arguments[call.op].get(text)
+            if index >= 0 and wiring.body.heads.ops[index] in types.GIVES_ON:
+                index, _ = wiring.inputs(index)[0]
+        return inputs[-1 - index : -index] if index < 0 else []
 
 
 def _by_rule(rule: Rule, op: OpShapes) -> Sizes:
@@ -433,15 +390,11 @@ def _by_rule(rule: Rule, op: OpShapes) -> Sizes:
         return None
 
 
-def _is_call(node: Node) -> bool:
-    return node.op in node.body.library.signatures
-
-
 def _as_inputs(op: OpShapes) -> Sizes:
-    """Return the shape of an op that keeps that of an input, or broadcasts its inputs."""
+    """Return the shape that an op keeps or broadcasts; of a call, that which its function keeps."""
     known = op.node.opdef
-    if known is None or not known.keeps_shape:
-        return None
+    if known is None or op.node.op in op.node.body.library.signatures:
+        return merged_shape(op.shapes)
     if known.broadcasts:
         return broadcast(op.shapes)
     return merged_shape([op.shapes[slot] for slot in known.keeps_shape if slot < len(op.shapes)])

@@ -320,7 +320,7 @@ def shape_test(wanted: Shape | tuple[Any, ...]) -> Callable[[Node], tuple[Sizes,
         return Shapes(Wiring(body))
 
     def test(node: Node) -> tuple[Sizes, bool | None]:
-        sizes = shapes(node.body).if_known((node.index, 0)) if node.outputs else None
+        sizes = shapes(node.body).of((node.index, 0)) if node.outputs else None
         if sizes is None:
             return sizes, None
         if asked.sizes is not None and len(asked.sizes) != len(sizes):

@@ -216,13 +216,13 @@ def refuse_contradicted(
         shapes = shapes_of(target.last.body)
         tensors = _tensors(target, shapes.wiring)
         for goal, names in known[form].items():
-            wanted = shapes.if_known(tensors[goal]) if goal in tensors else None
+            wanted = shapes.of(tensors[goal]) if goal in tensors else None
             producer = shapes.wiring.node(tensors[goal][0]) if wanted is not None else None
             if wanted is None or (may_sum and comes_from_constant(producer)):
                 continue
             for name in sorted(names):
                 is_input = name in tensors
-                sizes = shapes.if_known(tensors[name]) if is_input else sizes_of_constant(name)
+                sizes = shapes.of(tensors[name]) if is_input else sizes_of_constant(name)
                 if sizes is None or _fits(sizes, wanted, may_sum):
                     continue
                 raise PatchError(
@@ -271,7 +271,7 @@ def refuse_uneven(gradient: Computed, targets: Iterable[Target]) -> None:
         for variable, number, axis in splits[target.last.op]:
             shapes = shapes_of(target.last.body)
             tensor = _tensors(target, shapes.wiring).get(variable)
-            sizes = None if tensor is None else shapes.if_known(tensor)
+            sizes = None if tensor is None else shapes.of(tensor)
             size = sizes[axis] if sizes is not None and -len(sizes) <= axis < len(sizes) else None
             if size is not None and size % number:
                 what = "batch" if axis == 0 else f"axis {axis}"

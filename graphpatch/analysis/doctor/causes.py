@@ -316,7 +316,7 @@ def _stand_in(wiring: Wiring, run: Sequence[PathStep], nodes: Sequence[Node]) ->
     else:
         formula = "x" if len(nodes[0].data_inputs) == 1 else f"x{run[0].slot}"
         read = wiring.inputs(run[0].index)[run[0].slot]
-        start, end = shapes.if_known(read), shapes.if_known((run[-1].index, 0))
+        start, end = shapes.of(read), shapes.of((run[-1].index, 0))
         is_alike = (start is None or end is None) or (
             len(start) == len(end)
             and all(None in sizes or len({*sizes}) == 1 for sizes in zip(start, end, strict=True))
