@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import graphpatch
@@ -30,9 +32,8 @@ from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import reached
 from graphpatch.names import op_of
-from graphpatch.page.lines import BodySide, lines_on_path
+from graphpatch.page.lines import BodySide, Tables, body_table, lines_on_path
 from graphpatch.page.marks import RuleMarks
-from graphpatch.page.tables import Tables, body_table
 from graphpatch.shown import one_line, short
 
 DOCUMENT_VERSION = 3
@@ -154,7 +155,7 @@ class GraphSides:
         bodies = [body for tape in self.tapes for body in tape.graph.functions.values()]
         todo = [] if all(body.is_ours for body in bodies) else list(self.main)
         for side in todo:
-            for name in (name for names in side.called().values() for name in names):
+            for name in chain(*side.called.values()):
                 if name not in functions:
                     functions[name] = list(self._sides(name))
                     todo += functions[name]
@@ -187,9 +188,9 @@ class GraphSides:
     def document(self, bodies: list[dict[str, Any]], tables: Tables) -> dict[str, Any]:
         """Return the graph as the page reads it; its bodies are added to `bodies`."""
         first = len(bodies)
-        numbers = {name: first + 1 + place for place, name in enumerate(self.functions)}
+        numbers = {name: number for number, name in enumerate(self.functions, first + 1)}
         blamed: dict[str, dict[str, list[Finding]]] = {}  # by body, by op
-        for pair in (pair for diagnoses in self.pairs for pair in diagnoses):
+        for pair in chain(*self.pairs):
             is_blocked = (pair.tape if self.is_taped else pair.verdict) != "flows"
             for finding in self._blocking(pair) if is_blocked else ():
                 op = provenance.in_model(finding.node).name
@@ -206,7 +207,7 @@ class GraphSides:
                     "from": one_line(of_sides[0].source),
                     "to": one_line(of_sides[0].target),
                     "sides": [self._verdict(pair) for pair in of_sides],
-                    "changed": self._changed(of_sides[-1]),
+                    "changed": self._changed(of_sides[-1]) if self.marks.is_applied else {},
                 }
                 for of_sides in zip(*self.pairs, strict=False)
             ],
@@ -224,22 +225,26 @@ class GraphSides:
 
     def _verdict(self, pair: PairDiagnosis) -> dict[str, Any]:
         """Return what is said of a pair, of what blocks first what is nearest to the target."""
-        main = self.main[0]
-        blocking = list(self._blocking(pair))
+        main, blocking = self.main[0], self._blocking(pair)
         if len(blocking) > 1:
-            target = main.rows_of(main.wiring.named([pair.target]))
-            steps = reached(target, main.read_by)
-
-            def distance(finding: Finding) -> int:
-                row = main.rows.get(provenance.in_model(finding.node).name, -1)
-                return steps.get(row, len(steps))
-
-            blocking.sort(key=distance)
+            steps = reached(main.rows_of(main.wiring.named([pair.target])), main.read_by)
+            ops = [provenance.in_model(finding.node).name for finding in blocking]
+            far = [steps.get(main.rows.get(op, -1), len(steps)) for op in ops]
+            nearest_first = sorted(zip(far, blocking, strict=True), key=itemgetter(0))
+            blocking = [finding for _, finding in nearest_first]
         return {
             "verdict": pair.verdict,
             "connected": pair.connected,
             "says": one_line(pair.says),
-            "findings": list(map(_op_blamed, blocking)),
+            "findings": [
+                {
+                    "op": one_line(finding.node.name),
+                    "type": one_line(finding.op_type),
+                    "body": one_line(finding.node.body.label),
+                    "what": one_line(finding.what),
+                }
+                for finding in blocking
+            ],
         }
 
     def _changed(self, pair: PairDiagnosis) -> dict[str, int]:
@@ -247,25 +252,17 @@ class GraphSides:
 
         A rule that ends a gradient is on its path before, one that lets it through after.
         """
-        if not self.marks.is_applied or not self.marks.written:
-            return {}
         last_sides = [sides[-1] for sides in (self.main, *self.functions.values())]
-        on_path: dict[str, set[int]] = {side.body.label: set() for side in last_sides}
+        missing = {side.body.label: dict(side.changing) for side in last_sides}
+        counts = Counter[str]()
         for place, side in reversed(list(enumerate(self.main))):
-            [source], [target] = (side.wiring.named([name]) for name in (pair.source, pair.target))
-            functions = {
-                name: sides[min(place, len(sides) - 1)] for name, sides in self.functions.items()
-            }
-            for label, rows in lines_on_path(side, functions, source, target).items():
-                on_path[label] |= rows
-            if all(last.changing.keys() <= on_path[last.body.label] for last in last_sides):
+            if not any(missing.values()):
                 break
-        counts = Counter(
-            rule
-            for last in last_sides
-            for row in last.changing.keys() & on_path[last.body.label]
-            for rule in last.changing[row]
-        )
+            [source], [target] = (side.wiring.named([name]) for name in (pair.source, pair.target))
+            functions = {name: sides[: place + 1][-1] for name, sides in self.functions.items()}
+            for label, rows in lines_on_path(side, functions, source, target).items():
+                for row in missing[label].keys() & rows:
+                    counts.update(missing[label].pop(row))
         return {rule: counts[rule] for rule in self.marks.written if counts[rule]}
 
     def _notes(self) -> Iterator[str]:
@@ -287,8 +284,8 @@ class GraphSides:
         if missing:
             ops = short(list(map(one_line, missing)))
             yield f"rules touch {len(missing):,} ops that are not between the ends: {ops}"
-        pairs = [pair for diagnoses in self.pairs for pair in diagnoses]
-        if any(item.kind == "tensor_array" for pair in pairs for item in self._blocking(pair)):
+        blocking = chain(*map(self._blocking, chain(*self.pairs)))
+        if any(finding.kind == "tensor_array" for finding in blocking):
             yield V1_ARRAYS
         if not self.tapes[0].control_flow_v2:
             yield "as after tf.compat.v1.disable_control_flow_v2()"
@@ -301,12 +298,6 @@ def _end_shown(tensor: InterfaceTensor) -> dict[str, str]:
     kind = " ".join(filter(None, (tensor.dtype, tensor.shape)))
     signature = ", ".join(tensor.signatures)
     return {"op": op_of(tensor.name), "name": tensor.name, "tensor": kind, "signature": signature}
-
-
-def _op_blamed(finding: Finding) -> dict[str, str]:
-    node = finding.node
-    texts = {"op": node.name, "type": finding.op_type, "body": node.body.label}
-    return {key: one_line(text) for key, text in {**texts, "what": finding.what}.items()}
 
 
 # From which tensors to which: those that are named, or those a user would name.

@@ -62,13 +62,9 @@ def _masked_crc(data: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _crc_of_byte(byte: int) -> int:
-    for _ in range(8):
-        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-    return byte
-
-
-CRC_TABLE = [_crc_of_byte(byte) for byte in range(256)]  # of the Castagnoli polynomial
+CRC_TABLE = list(range(256))  # of the Castagnoli polynomial
+for _ in range(8):
+    CRC_TABLE = [crc >> 1 ^ (0x82F63B78 if crc & 1 else 0) for crc in CRC_TABLE]
 
 
 def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[Event]:
@@ -78,14 +74,9 @@ def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[
     body = document["bodies"][graph_document["body"]]
     names, marked = body["names"], body["marks"].items()
     rules = {names[row]: document["rules"][marks[0]]["name"] for row, marks in marked}
-    # Without weights. A rule adds nodes below the name of the op that it is for.
-    owners = (
-        node.name if node.name in rules else node.name.rpartition("/")[0] for node in graph.main
-    )
-    nodes = [
-        _event_node(node, rules.get(owner, ""))
-        for node, owner in zip(graph.main, owners, strict=True)
-    ]
+    # A rule adds nodes below the name of the op that it is for.
+    owners = ((node, rules.get(node.name.rpartition("/")[0], "")) for node in graph.main)
+    nodes = [_event_node(node, rules.get(node.name, owner)) for node, owner in owners]
     yield Event(wall_time=now, graph_def=GraphDef(node=nodes).SerializeToString())
     ran = document["run"]["graphs"][0]["sizes"] if document["run"] else None
     for row, sizes in ran["lines"].items() if ran else ():

@@ -40,9 +40,9 @@ class RuleMarks:
     def without_idle(self) -> RuleMarks:
         """Leave out rules of recipes that are at no op, where a rule is at any; return the rest."""
         counts = self._counts()
-        for name in list(self.written) if counts else ():
-            if is_recipe(name) and not counts[name] and name not in self.wrong:
-                del self.written[name]
+        idle = (name for name in self.written if is_recipe(name) and not counts[name])
+        for name in set(idle).difference(self.wrong) if counts else ():
+            del self.written[name]
         return self
 
     def _counts(self) -> Counter[str]:
@@ -74,7 +74,7 @@ def marks_of_patched(graphs: Sequence[ModelGraph]) -> RuleMarks:
             written = {"name": names[rule], "patch": patches.get(rule.id, {})}
             marks.written.setdefault(names[rule], written)
         for (body, op), rules in rules_at(graph, names).items():
-            marks.mark(number, body, op, tuple(rules))
+            marks.mark(number, body, op, [*rules])
     return marks.without_idle()
 
 

@@ -52,32 +52,30 @@ def _lines_table(model: Model, document: Callable[[], dict[str, Any]]) -> str:
 
 
 def _table(document: Mapping[str, Any]) -> str:
-    body = document["bodies"][document["graphs"][0]["body"]]
-    findings = document["tables"]["findings"]
-    on_path = [
-        row for row, some in body["findings"].items() if any(findings[n]["on_path"] for n in some)
-    ]
-    shown = [*list(body["marks"])[:MOST_ROWS], *on_path[:MOST_ROWS], *body["ends"]]
-    rows = sorted(set(shown))
+    body, tables = document["bodies"][document["graphs"][0]["body"]], document["tables"]
+    findings = {row: [tables["findings"][n] for n in of] for row, of in body["findings"].items()}
+    on_path = [row for row, some in findings.items() if any(each["on_path"] for each in some)]
+    rows = sorted({*list(body["marks"])[:MOST_ROWS], *on_path[:MOST_ROWS], *body["ends"]})
     if not rows:
         return ""
     heads = ["before", "after"] if len(body["sides"]) > 1 else ["what flows back"]
-    lines = [[*heads, "op type", "name", ""]]
+    lines = [_row("th", [*heads, "op type", "name", ""])]
     for row in rows:
         flows = [FLOW_WORDS[side["flow"][row]] for side in body["sides"]]
         marks = [document["rules"][n]["name"] for n in body["marks"].get(row, ())]
-        why = [findings[n]["what"] for n in body["findings"].get(row, ())[:1]]
-        end = [body["ends"][row]] if row in body["ends"] else []
-        type_name = document["tables"]["types"][body["types"][row]]
-        lines.append([*flows, type_name, body["names"][row], ", ".join([*end, *marks, *why])])
-    header = "".join(f"<th>{escape(text)}</th>" for text in lines[0])
-    cells = ("".join(f"<td>{escape(text)}</td>" for text in line) for line in lines[1:])
+        why = [each["what"] for each in findings.get(row, ())[:1]]
+        about = ", ".join([*filter(None, [body["ends"].get(row)]), *marks, *why])
+        type_name = tables["types"][body["types"][row]]
+        lines.append(_row("td", [*flows, type_name, body["names"][row], about]))
     of_rules, more = len(body["marks"].keys() - rows), len(body["names"]) - len(rows)
     among = f", {of_rules:,} of them with a rule" if of_rules else ""
     note = f"<p>and {plural(more, 'more op')} between these ends{among}</p>" if more else ""
     ends = "".join(_ends_line(document["graphs"][0], key) for key in ("inputs", "outputs"))
-    table = f"<table><tr>{header}</tr>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
-    return f"{ends}{table}{note}"
+    return f"{ends}<table>{''.join(lines)}</table>{note}"
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def _ends_line(graph: Mapping[str, Any], key: str) -> str:

@@ -22,6 +22,12 @@ function makeButton(className, words, does) {
   return button;
 }
 
+// A button that puts something in its own place.
+function moreButton(words, hidden) {
+  const button = makeButton("link more", words, () => button.replaceWith(...hidden));
+  return button;
+}
+
 function svg(name, attributes, ...children) {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);

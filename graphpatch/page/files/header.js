@@ -19,7 +19,7 @@ class Header {
   // Show what is said of the graph that is chosen.
   show() {
     this.ends();
-    this.verdicts(FIRST_PAIRS);
+    this.verdicts();
     this.legend();
     this.pictures();
   }
@@ -97,15 +97,12 @@ class Header {
     return element;
   }
 
-  verdicts(most) {
+  verdicts() {
     const { doc, graph } = this.view, { pairs, pairs_left_out: leftOut } = graph;
     const note = words => make("p", "note", words);
     const notes = [...doc.notes, ...graph.notes].map(note);
-    const lines = pairs.slice(0, most).map(pair => this.verdict(pair));
-    if (pairs.length > most) {
-      const words = `and ${plural(pairs.length - most, "more pair")}`;
-      lines.push(makeButton("link", words, () => { this.verdicts(Infinity); this.view.show(); }));
-    }
+    const lines = pairs.map(pair => this.verdict(pair)), hidden = lines.splice(FIRST_PAIRS);
+    if (hidden.length) lines.push(moreButton(`and ${plural(hidden.length, "more pair")}`, hidden));
     if (!lines.length && !graph.notes.length) lines.push(note(NO_PAIR));
     if (leftOut) {
       lines.push(note(`${number(leftOut)} more pairs were not asked about; name --from and --to.`));
@@ -161,12 +158,9 @@ class Header {
       link.title = finding.what;
       return link;
     });
-    if (!others.length) return [first];
-    const button = makeButton("link more", `and ${number(others.length)} more`, () => {
-      button.replaceWith(...others.flatMap(link => [", ", link]));
-      this.view.show();
-    });
-    return [first, " ", button];
+    const hidden = others.flatMap(link => [", ", link]);
+    const button = moreButton(`and ${number(others.length)} more`, hidden);
+    return others.length ? [first, " ", button] : [first];
   }
 
   lineOf({ op, body: name }) {

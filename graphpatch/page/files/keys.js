@@ -11,7 +11,7 @@ class Keys {
         if (event.key === "/") search.focus(); else view.panel.help();
         event.preventDefault();
       }
-      if (event.key === "Escape") view.panel.leave();
+      if (event.key === "Escape") view.panel.close();
     });
   }
 

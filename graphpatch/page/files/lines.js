@@ -17,7 +17,6 @@ function readBodies(doc) {
   bodies.forEach((body, at) => {
     body.byNumber = readLines(body, bodies, doc.bodies[at], doc);
     arrange(body, doc.bodies[at].variables);
-    body.contents = contentsOf(body.byNumber);
   });
   return bodies;
 }
@@ -89,20 +88,14 @@ function foldsOf(names) {
   return [...byLines.values()].sort((a, b) => a.first - b.first || b.last - a.last);
 }
 
-// The rules at some lines, what they call, and whether a gradient ends there.
-function contentsOf(lines) {
-  const rules = [...new Set(lines.flatMap(line => line.marks))];
-  const calls = [...new Set(lines.flatMap(line => line.calls))];
-  return { rules, calls, isEnd: lines.some(line => line.isCause) };
-}
-
-// The same of some lines and all that they call, and these call.
+// The rules at some lines and in all that they call, and whether a gradient ends there.
 function contentsBelow(lines) {
-  const own = contentsOf(lines), bodies = new Set(own.calls);
-  for (const body of bodies) body.contents.calls.forEach(inner => bodies.add(inner));
-  const all = [own, ...[...bodies].map(body => body.contents)];
+  const bodies = new Set(lines.flatMap(line => line.calls));
+  for (const body of bodies) for (const line of body.lines) line.calls.forEach(bodies.add, bodies);
+  const all = [lines, ...[...bodies].map(body => body.lines)];
   return {
-    rules: new Set(all.flatMap(({ rules }) => rules)), isEnd: all.some(({ isEnd }) => isEnd),
+    rules: new Set(all.flatMap(some => some.flatMap(line => line.marks))),
+    isEnd: all.some(some => some.some(line => line.isCause)),
   };
 }
 

@@ -13,16 +13,28 @@ class List {
     this.box = byId("list");
     this.space = byId("space");
     this.box.addEventListener("scroll", () => this.draw());
-    window.addEventListener("resize", () => this.redraw());
-    window.addEventListener("beforeprint", () => this.draw(MOST_PRINTED / BLOCK));
-    window.addEventListener("afterprint", () => this.draw());
+    new ResizeObserver(() => this.fit()).observe(this.box);
+    window.addEventListener("beforeprint", () => this.print(MOST_PRINTED / BLOCK));
+    window.addEventListener("afterprint", () => this.print(0));
+  }
+
+  // Fill so many blocks at the top; of none, those in sight.
+  print(count) {
+    this.printed = count;
+    this.draw();
+  }
+
+  // Draw what the list has room for now.
+  fit() {
+    if (this.width === this.box.clientWidth) this.draw(); else this.redraw();
   }
 
   // Draw anew, after the rows, the sides or the width have changed. A row counts as one line of
   // text tall until it has been drawn.
   redraw() {
     const { rows, parts } = this.view, sides = this.view.sides();
-    const room = Math.max(48, this.box.clientWidth * 0.3 / sides.length);
+    this.width = this.box.clientWidth;
+    const room = Math.max(48, this.width * 0.3 / sides.length);
     const head = sides.length > 1 ? HEAD_ROOM : 0; // "before" and "after" stand above
     this.lanes = sides.map(side => {
       const widest = parts.reduce((most, part) => Math.max(most, part.sides[side]?.width || 1), 1);
@@ -41,13 +53,13 @@ class List {
     this.draw();
   }
 
-  // Fill the blocks near those in sight, or so many at the top, and empty the others.
-  draw(count) {
-    const { blocks, filled, box } = this;
+  // Fill the blocks near those in sight, or those that are printed, and empty the others.
+  draw() {
+    const { blocks, filled, box, printed } = this;
     for (let isDone = false; !isDone;) { // those that are filled push others away
       const top = box.scrollTop - NEAR, bottom = box.scrollTop + box.clientHeight + NEAR;
-      const first = count ? 0 : Math.max(0, this.at(top)), near = new Set();
-      const isNear = at => count ? at < count : blocks[at].offsetTop < bottom;
+      const first = printed ? 0 : Math.max(0, this.at(top)), near = new Set();
+      const isNear = at => printed ? at < printed : blocks[at].offsetTop < bottom;
       for (let at = first; at < blocks.length && isNear(at); at++) near.add(at);
       const far = [...filled].filter(at => !near.has(at)).map(at => [at, blocks[at].offsetHeight]);
       for (const [at, height] of far) {

@@ -104,10 +104,9 @@ class View {
   }
 
   select(row, withPanel) {
-    const isHidden = this.panel.box.hidden;
     this.selected = row;
-    if (withPanel || !isHidden) this.panel.show(row);
-    if (isHidden !== this.panel.box.hidden) this.list.redraw(); // it is narrower now
+    if (withPanel || !this.panel.box.hidden) this.panel.show(row);
+    this.list.fit(); // the panel takes room
     if (row?.line) history.replaceState(null, "", `#op=${encodeURIComponent(row.line.name)}`);
     this.list.select();
   }

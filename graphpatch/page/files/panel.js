@@ -67,14 +67,8 @@ class Panel {
     this.box.hidden = true;
   }
 
-  // Close it, and give the list the room.
-  leave() {
-    this.close();
-    this.view.list.redraw();
-  }
-
   fill(...parts) {
-    const close = makeButton("close", "✕", () => { this.leave(); this.view.list.box.focus(); });
+    const close = makeButton("close", "✕", () => { this.close(); this.view.list.box.focus(); });
     close.setAttribute("aria-label", "Close");
     this.box.replaceChildren(close, ...parts);
     this.box.hidden = false;
