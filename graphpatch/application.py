@@ -327,9 +327,10 @@ def patch_in_graph(
     # As the ops are called before they are patched.
     left_out = left_out_notes(rule.author.rule, matched)
     step.idle.extend(why_stopped(matched.nodes))
+    known = {} if known is None else known
+    editor = RuleEditor(graph, rule.author, report=step, known=known)  # writes the rule down
     if targets:
-        known = {} if known is None else known
-        _patch_targets(rule, targets, RuleEditor(graph, rule.author, report=step, known=known))
+        _patch_targets(rule, targets, editor)
     step.note(*_type_notes(rule), *left_out)
 
 
