@@ -137,8 +137,9 @@ class KeyedPatch(Patch):
 
 def _set_key(node: Node, key: str, editor: RuleEditor) -> None:
     """Let an op have its gradient under this key: none where that is its op type."""
-    needed = "" if is_registered(key) else key
-    editor.set_attr(node, attrs.OVERRIDE, None if key == node.op else attrs.text(key))
+    is_default = key == node.op
+    needed = "" if is_default or is_registered(key) else key
+    editor.set_attr(node, attrs.OVERRIDE, None if is_default else attrs.text(key))
     editor.report.used("attr" if needed else BUILT_IN, session=needed, tape=needed)
 
 
