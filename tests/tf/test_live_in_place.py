@@ -109,6 +109,10 @@ def test_default_takes_an_override_off() -> None:
     graphpatch.patch_graph(default, plain)
     assert gradient(plain) == 6.0
     assert "_gradient_op_type" not in plain.get_operation_by_name("six").node_def.attr
+    # An op type whose gradient TensorFlow does not know: its name is no key to register.
+    with tf.Graph().as_default() as graph, graph.gradient_override_map({"IgammaGradA": "Neg"}):
+        tf.raw_ops.IgammaGradA(a=tf.constant(1.0), x=tf.constant(2.0), name="six")
+    assert graphpatch.patch_graph(default, graph).report["consumer"]["session"] == []
 
 
 LAYERS: dict[str, tuple[list[Rule], float | None]] = {
