@@ -371,11 +371,14 @@ def _edit_alike(rule: Rule, targets: Sequence[Target], editor: RuleEditor) -> Se
         return targets
 
     def edit(node: Node) -> list[str]:
-        report = Report()
-        patch.rewrite(Target.of(node), replace(editor, patched=node.name, report=report))
+        # What is cached may be a deed, such as a note: it counts where the report does.
+        report, known = Report(), dict(editor.known)
+        own = replace(editor, patched=node.name, report=report, known=known)
+        patch.rewrite(Target.of(node), own)
         if MARK.search("".join(report.notes).encode()):
             raise UnlikeError
         editor.report.take_over(report)
+        editor.known.update(known)
         return report.idle
 
     inside = editor.bodies.in_control_flow(body)

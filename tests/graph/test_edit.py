@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -223,18 +224,9 @@ READERS: dict[str, tuple[str, int, dict[str, tuple[str, ...]], dict[str, str], i
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("label", "output", "inputs", "ret", "count"), READERS.values(), ids=READERS
-)
-def test_readers_are_sent_elsewhere(
-    graph: Graph,
-    editor: Editor,
-    label: str,
-    output: int,
-    inputs: dict[str, tuple[str, ...]],
-    ret: dict[str, str],
-    count: int,
-) -> None:
+@pytest.mark.parametrize("case", READERS.values(), ids=READERS)
+def test_readers_are_sent_elsewhere(graph: Graph, editor: Editor, case: Any) -> None:
+    label, output, inputs, ret, count = case
     body = graph.body(label)
     split = body.node("split")
     new = editor.add("new", "Identity", [split.tensor(output)], T, beside=split)

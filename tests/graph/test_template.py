@@ -8,20 +8,19 @@ import pytest
 
 import graphpatch
 from graphpatch import application
-from graphpatch.graph import template
+from graphpatch.graph import attrs, template
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.node import Node
 from graphpatch.graph.wire import LARGE
-from tests.graphs import attr, graphdef, node
+from tests.graphs import attr, function, graphdef, node
 
 COUNT = 40
+RELUS = [node(f"r{k:02}", "Relu", "images") for k in range(COUNT)]
 
 
 @pytest.mark.parametrize("emit", ["function", "attr"])
 def test_one_op_stands_for_all_that_are_alike(emit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"r{k:02}" for k in range(COUNT)]
-    relus = [node(name, "Relu", "images", T=attr("float32")) for name in names]
-    graph = graphdef(node("images", "Placeholder", dtype=attr("float32")), *relus)
+    graph = graphdef(node("images", "Placeholder"), *RELUS)
     opened, open_node = list[int](), Editor._open
 
     def counted(editor: Editor, node: Node, only_input: bool = False) -> Any:
@@ -33,8 +32,7 @@ def test_one_op_stands_for_all_that_are_alike(emit: str, monkeypatch: pytest.Mon
     result = graphpatch.apply([rule], graph)
     assert len(opened) < 5
     body = result.model.graphs[0].main
-    patched = [body.record(body.by_name[name]) for name in names]
-    assert all(record is not None for record in patched)
+    assert all(body.record(body.by_name[relu.name]) is not None for relu in RELUS)
 
 
 @pytest.mark.parametrize("patch", [
@@ -64,6 +62,16 @@ def test_what_is_filled_in_are_the_bytes_of_op_by_op(
     monkeypatch.setattr(application, "FEWEST_ALIKE", COUNT + 1)
     assert patched() == by_columns
     assert filled == [True]
+
+
+def test_what_a_rule_says_is_said_where_its_ops_are_edited_one_by_one() -> None:
+    inside = function("f", ["a"], [node("elu", "Elu", "a")], {"b": "elu:activations:0"})
+    types = dict.fromkeys(("Tin", "Tout"), attr(["float32"]))
+    call = node("call", "PartitionedCall", "images", f=attrs.function("f"), **types)
+    graph = graphdef(node("images", "Placeholder"), *RELUS, call, functions=[inside])
+    rule = {"match": {"op": "Relu"}, "patch": {"filter_gradient": "reverse", "at": "inputs"}}
+    [note] = graphpatch.apply([rule], graph).report["notes"]
+    assert "calls function f" in note
 
 
 @pytest.mark.parametrize("patch", [
