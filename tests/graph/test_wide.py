@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import pytest
 
@@ -165,9 +165,9 @@ def test_the_shape_of_an_input_is_inferred_once(monkeypatch: pytest.MonkeyPatch)
     body = graphs.main(X, added(1000))
     asked, inferred = list[Tensor](), Shapes._inferred
 
-    def counted(shapes: Shapes, tensor: Tensor) -> Sizes:
+    def counted(shapes: Shapes, tensor: Tensor, read: Any) -> Sizes:
         asked.append(tensor)
-        return inferred(shapes, tensor)
+        return inferred(shapes, tensor, read)
 
     monkeypatch.setattr(Shapes, "_inferred", counted)
     Shapes(Wiring(body)).of((body.by_name["s"], 0))
