@@ -20,8 +20,7 @@ from msgspec.structs import fields
 from graphpatch.decoding import convert
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean, wrong_argument
 from graphpatch.formats import Model
-from graphpatch.formats.container import is_text
-from graphpatch.formats.foreign import not_there
+from graphpatch.formats.foreign import is_text, not_there
 from graphpatch.formats.load import HasModel
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.gradients.tensors import Files, in_folder, with_tensors

@@ -19,8 +19,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from graphpatch import apply
-from graphpatch.formats.container import GRAPH
-from graphpatch.formats.model import Model
+from graphpatch.formats.model import GRAPH, Model
 from graphpatch.graph.graph import ModelGraph, graph_pieces
 from graphpatch.graph.wire import Source, piece_bytes
 

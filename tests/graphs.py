@@ -10,7 +10,7 @@ from typing import Any
 
 from graphpatch import opdefs
 from graphpatch.formats import Model, load
-from graphpatch.formats.container import GRAPH
+from graphpatch.formats.model import GRAPH
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.editor import Editor
 from graphpatch.graph.graph import ModelGraph, graph_pieces

@@ -24,7 +24,7 @@ from graphpatch.analysis.revert import revert, taken_off
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import as_meta, opened_again
-from graphpatch.formats.container import META
+from graphpatch.formats.model import META
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OUTPUT_SHAPES, OVERRIDE
 from graphpatch.graph.check import built_gradients

@@ -11,7 +11,7 @@ from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.shapes import Shapes, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
-from graphpatch.formats.container import meta_around
+from graphpatch.formats.model import meta_around
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.op_types import (

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from graphpatch import opdefs
 from graphpatch.errors import UnsafeError
-from graphpatch.formats.container import meta_around
+from graphpatch.formats.model import meta_around
 from graphpatch.graph.functions import called_functions
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node

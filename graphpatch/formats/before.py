@@ -12,8 +12,7 @@ from msgspec import structs
 
 import graphpatch
 from graphpatch.errors import PatchError
-from graphpatch.formats.container import GRAPH, META
-from graphpatch.formats.model import FINGERPRINT, Model, reopened
+from graphpatch.formats.model import FINGERPRINT, GRAPH, META, Model, reopened
 from graphpatch.formats.output import memory_chunks
 from graphpatch.graph.graph import LIBRARY, ModelGraph, carrier, read_record
 from graphpatch.graph.provenance import checksum_of_rules, reads_of_patched, written_by_rules

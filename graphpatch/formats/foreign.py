@@ -11,10 +11,9 @@ import mmap
 import re
 from pathlib import Path
 
-from graphpatch.errors import OutputError, nearest
-from graphpatch.formats.container import peek
+from graphpatch.errors import ModelError, OutputError, nearest
 from graphpatch.formats.destination import FILES
-from graphpatch.graph.wire import BYTES, VARINT
+from graphpatch.graph.wire import BYTES, VARINT, Field, fields
 from graphpatch.shown import one_line
 
 ZIP = b"PK\x03\x04"
@@ -80,6 +79,22 @@ KNOWN: tuple[tuple[int, bytes, bytes, str], ...] = (
     (-8, TABLE_END, b"", _CHECKPOINT),
     (0, b"model_checkpoint_path:", b"", _CHECKPOINT),
 )
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether a file that starts so is text. Binary ones have control characters."""
+    if head[:1] == b"\n" and head[1:2] > b"\x7f":
+        return False  # the size of a NodeDef, whose name may be longer than `head`
+    return not any(byte < 32 and byte not in b"\t\n\r" for byte in head)
+
+
+def peek(data: Bytes, start: int, end: int, most: int = 256) -> dict[tuple[int, int], Field]:
+    """Return the first of each kind among a message's first fields, as far as it is a message."""
+    parts: dict[tuple[int, int], Field] = {}
+    with contextlib.suppress(ModelError):  # of a file cut short, the rest says what it was
+        for _, part in zip(range(most), fields(data, start, end), strict=False):
+            parts.setdefault((part.number, part.wire), part)
+    return parts
 
 
 def foreign_file(name: str, data: Bytes) -> str:

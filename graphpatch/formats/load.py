@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,14 +11,25 @@ from google.protobuf.message import Message
 
 from graphpatch.above import FromAbove
 from graphpatch.errors import ModelError, check_progress
-from graphpatch.formats.container import Container, is_text, open_graphs, recognise
 from graphpatch.formats.destination import FILES
 from graphpatch.formats.destination import SAVED_MODEL_FILES as SAVED_MODEL_FILES
-from graphpatch.formats.foreign import foreign_file, not_there, told_by_name
-from graphpatch.formats.model import ConcreteFunction, LiveGraph, Model, as_bytes
+from graphpatch.formats.foreign import Bytes, foreign_file, is_text, not_there, peek, told_by_name
+from graphpatch.formats.model import (
+    GRAPH,
+    GRAPH_DEF,
+    META,
+    SAVED,
+    ConcreteFunction,
+    Container,
+    LiveGraph,
+    Model,
+    as_bytes,
+    open_graphs,
+)
 from graphpatch.graph.graph import Progress
-from graphpatch.graph.wire import Source, map_file
+from graphpatch.graph.wire import BYTES, MOST_FIELDS, VARINT, Field, Source, fields, map_file
 from graphpatch.mapped import read_whole
+from graphpatch.names import OP_TYPE
 
 
 class HasModel:
@@ -162,6 +174,65 @@ def _recognised(name: str, source: Source, as_text: bool) -> tuple[Source, Conta
     except ModelError as error:
         said = foreign_file(name, source.data) or told_by_name(name)
         raise type(error)(said or str(error)) from error
+
+
+def recognise(source: Source) -> Container:
+    """Return which container the bytes are; ModelError where none."""
+    data = source.data
+    if _is_saved(data):
+        return SAVED
+    if _is_graph(data, 0, len(data)):
+        return GRAPH
+    if _is_meta(data, 0, len(data)):
+        return META
+    why = ""
+    try:
+        for _ in islice(fields(data, 0, len(data)), MOST_FIELDS):
+            pass
+    except ModelError as error:  # it is not a message at all
+        why = f" ({error})"
+    raise ModelError(
+        f"not a GraphDef, a MetaGraphDef or a SavedModel{why}; expected a .pb, .pbtxt or .meta "
+        "file, or a SavedModel folder"
+    )
+
+
+def _is_saved(data: Bytes) -> bool:
+    parts = peek(data, 0, len(data))
+    meta = parts.get((2, BYTES))
+    if meta is None:
+        return False
+    if (1, VARINT) not in parts:
+        return _is_meta(data, meta.value, meta.end)
+    # Other messages start with a number too (ONNX does).
+    return (GRAPH_DEF, BYTES) in peek(data, meta.value, meta.end)
+
+
+def _is_meta(data: Bytes, start: int, end: int) -> bool:
+    graph = peek(data, start, end).get((GRAPH_DEF, BYTES))
+    return graph is not None and _is_graph(data, graph.value, graph.end)
+
+
+def _is_graph(data: Bytes, start: int, end: int) -> bool:
+    parts = peek(data, start, end)
+    known = {key for key in parts if key[0] <= 5}
+    if not known or not known <= {(1, BYTES), (2, BYTES), (3, VARINT), (4, BYTES), (5, BYTES)}:
+        return False
+    node, library = parts.get((1, BYTES)), parts.get((2, BYTES))
+    if node is not None:
+        return _is_node(data, node)
+    if library is None:
+        return True
+    function = peek(data, library.value, library.end).get((1, BYTES))
+    return function is None or not _is_node(data, function)
+
+
+def _is_node(data: Bytes, part: Field) -> bool:
+    op = peek(data, part.value, part.end).get((2, BYTES))
+    try:
+        return op is not None and bool(OP_TYPE.fullmatch(data[op.value : op.end].decode()))
+    except UnicodeDecodeError:
+        return False
 
 
 MOST_PIPED = 8 << 30  # bytes of a model that comes through a pipe; as text it may be long

@@ -10,24 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+import msgspec
 from google.protobuf.message import Message
 from msgspec import structs
 
+from graphpatch import protos
 from graphpatch.above import FromAbove
 from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError, check_path, check_progress
-from graphpatch.formats.container import (
-    GRAPH,
-    META,
-    SAVED,
-    Container,
-    container_pieces,
-    meta_pieces,
-    open_graphs,
-)
 from graphpatch.formats.destination import FILES, NO_CONTEXTS, Export, refuse_inputs, reported
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.output import (
@@ -38,8 +32,23 @@ from graphpatch.formats.output import (
     writing_file,
     writing_folder,
 )
-from graphpatch.graph.graph import ModelGraph, Progress, graph_pieces
-from graphpatch.graph.wire import Piece, Source, message, piece_bytes, refuse_changed, size
+from graphpatch.graph.graph import ContainerFacts, ModelGraph, Progress, graph_pieces
+from graphpatch.graph.wire import (
+    BYTES,
+    Field,
+    Piece,
+    Replacement,
+    Source,
+    enclosed,
+    fields,
+    message,
+    piece_bytes,
+    reframed,
+    refuse_changed,
+    size,
+    splice,
+    utf8,
+)
 from graphpatch.protos import GraphDef, MetaGraphDef
 
 if TYPE_CHECKING:
@@ -64,6 +73,24 @@ class ConcreteFunction(Protocol):
     def graph(self) -> Any:
         """Return its FuncGraph."""
 
+
+class Container(msgspec.Struct, frozen=True):
+    """A kind of message that holds GraphDefs."""
+
+    name: str
+
+    @property
+    def message(self) -> Any:
+        """Return the class of the message."""
+        return getattr(protos, self.name)
+
+
+GRAPH, META, SAVED = map(Container, ("GraphDef", "MetaGraphDef", "SavedModel"))
+
+META_GRAPHS = 2  # the field of SavedModel
+# Fields of MetaGraphDef; a TF2 SavedModel has an object graph. Tags are a field of its info.
+META_INFO, GRAPH_DEF, OBJECT_GRAPH = 1, 2, 7
+TAGS = 4
 
 LIMIT = 2**31 - 1  # bytes
 
@@ -175,9 +202,17 @@ class Model:
             from graphpatch.formats import saved_model
 
             return saved_model.saved_model_pieces(self.exported_graph)
-        has_contexts = self.container is not GRAPH  # for which that has no place
-        ready = [_ready(graph)[:2] if has_contexts else (graph, b"") for graph in self.graphs]
-        return container_pieces(self.source, self.container, ready)
+        if self.container is GRAPH:  # which may lie in the middle of what it was read from
+            return graph_pieces(self.graphs[0])
+        metas = [(g.around.meta, self._meta_pieces(*_ready(g)[:2])) for g in self.graphs]
+        if self.container is META:
+            return metas[0][1]
+        replacements = [
+            (meta.start, meta.end, reframed(self.source, meta.start, pieces))
+            for meta, pieces in metas
+            if meta is not None
+        ]
+        return splice(self.source, 0, len(self.source.data), replacements)
 
     def keep_pieces(self) -> list[Piece]:
         """Return the pieces, and keep them: the model is changed no more, but written.
@@ -199,7 +234,27 @@ class Model:
             ready = graph, b""
         else:
             ready = with_contexts(graph) if rebuild else _ready(graph)[:2]
-        return meta_pieces(self.source, self.container, *ready)
+        return self._meta_pieces(*ready)
+
+    def _meta_pieces(self, graph: ModelGraph, more: bytes) -> list[Piece]:
+        """Return a MetaGraphDef that holds a graph: that of the file around it, or a new one.
+
+        With the graph come the fields that it gets besides.
+        """
+        from graphpatch.control_flow.stored import context_replacements
+
+        source, meta = self.source, graph.around.meta
+        if self.container is GRAPH or meta is None:
+            # An empty meta_info_def, then the GraphDef: all that import_meta_graph needs.
+            return [*enclosed(META_INFO, []), *enclosed(GRAPH_DEF, graph_pieces(graph)), more]
+        (part,) = _fields_numbered(source, meta, GRAPH_DEF)
+        replacements: list[Replacement] = [
+            (part.start, part.end, reframed(source, part.start, graph_pieces(graph))),
+            *context_replacements(source, meta, graph),
+            *_object_graph(source, meta, graph),
+        ]
+        pieces = splice(source, meta.value, meta.end, sorted(replacements, key=itemgetter(0)))
+        return [*pieces, more] if more else pieces
 
     @cached_property
     def exported_graph(self) -> ExportedGraph:
@@ -417,10 +472,64 @@ def _ready(graph: ModelGraph) -> tuple[ModelGraph, bytes, str]:
         return graph, b"", f"{error}; they are missing, as they were in the model"
 
 
+def open_graphs(
+    source: Source, container: Container, progress: Progress | None
+) -> list[ModelGraph]:
+    """Return the GraphDefs of a file; several where a SavedModel has several MetaGraphDefs."""
+    whole = Field(0, BYTES, 0, 0, len(source.data))
+    if container is GRAPH:
+        return [ModelGraph.open(source, whole.value, whole.end, progress)]
+    metas = _fields_numbered(source, whole, META_GRAPHS) if container is SAVED else [whole]
+    return [_open_meta(source, meta, progress) for meta in metas]
+
+
+def _open_meta(source: Source, meta: Field, progress: Progress | None) -> ModelGraph:
+    from graphpatch.control_flow.stored import has_contexts
+
+    graphs = _fields_numbered(source, meta, GRAPH_DEF)
+    if len(graphs) != 1:
+        raise ModelError(f"a MetaGraphDef holds {len(graphs)} GraphDefs; it must hold one")
+    graph = ModelGraph.open(source, graphs[0].value, graphs[0].end, progress)
+    infos = _fields_numbered(source, meta, META_INFO)
+    tags = [tag for info in infos for tag in _fields_numbered(source, info, TAGS)]
+    graph.around = ContainerFacts(
+        meta,
+        ",".join(utf8(source.data, tag.value, tag.end) for tag in tags),
+        has_contexts(source, meta),
+        is_object_based=bool(_fields_numbered(source, meta, OBJECT_GRAPH)),
+    )
+    return graph
+
+
+def _fields_numbered(source: Source, outer: Field, number: int) -> list[Field]:
+    return [part for part in fields(source.data, outer.value, outer.end) if part.holds(number)]
+
+
+def _object_graph(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Replacement]:
+    """Yield the object graph with what restores the gradients that the library holds of ours."""
+    gone = graph.undone.functions if graph.undone is not None else frozenset()
+    if not graph.around.is_object_based or not (graph.restored or gone):
+        return
+    from graphpatch.formats.saved_model import objects_to_add, without_functions
+
+    (part,) = _fields_numbered(source, meta, OBJECT_GRAPH)
+    remaining, count = without_functions(source, part, gone)
+    added = objects_to_add(graph.restored, count).SerializeToString(deterministic=True)
+    pieces = reframed(source, part.start, [*remaining, added] if added else remaining)
+    yield part.start, part.end, pieces
+
+
+def meta_around(graph: ModelGraph) -> MetaGraphDef:
+    """Return the MetaGraphDef without its GraphDef."""
+    data, meta = graph.source.data, graph.around.meta
+    if meta is None:
+        return MetaGraphDef()
+    parts = fields(data, meta.value, meta.end)
+    around = [data[field.start : field.end] for field in parts if field.number != GRAPH_DEF]
+    return message(MetaGraphDef, b"".join(around))
+
+
 import_into: FromAbove[[Model, LiveGraph, str, str], Any] = FromAbove("import_into")
-
-__all__ = ["GRAPH", "META", "SAVED", "Model"]
-
 
 tensorflow_class: FromAbove[[str], Any] = FromAbove("tensorflow_class")
 

@@ -215,7 +215,7 @@ def held_gradients(graph: ModelGraph) -> dict[str, HeldGradient]:
     """Return the gradients that the file of a graph holds, by key. A GraphDef has none."""
     if not graph.around.is_object_based:
         return {}
-    from graphpatch.formats.container import meta_around
+    from graphpatch.formats.model import meta_around
 
     gradients, data = dict[str, HeldGradient](), graph.source.data
     flowing: dict[str, list[bool]] = {}  # by function that is restored: which results are not None

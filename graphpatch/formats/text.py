@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from graphpatch.errors import ForeignError, ModelError, OutputError
-from graphpatch.formats.container import GRAPH, META, SAVED, Container
+from graphpatch.formats.model import GRAPH, META, SAVED, Container
 from graphpatch.graph.wire import Piece, message, piece_bytes
 
 FIRST_FIELD = re.compile(r"\A(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{<]")

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.formats.container import META
-from graphpatch.formats.model import Model
+from graphpatch.formats.model import META, Model
 from graphpatch.formats.output import regular_files
 from graphpatch.graph.op_types import (
     CALLS,

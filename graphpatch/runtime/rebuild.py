@@ -16,9 +16,8 @@ from graphpatch.analysis.training import (
 )
 from graphpatch.control_flow.rebuilt import without_ops
 from graphpatch.errors import PatchError
-from graphpatch.formats.container import GRAPH, META, open_graphs
 from graphpatch.formats.load import ModelLike, model_from
-from graphpatch.formats.model import Model
+from graphpatch.formats.model import GRAPH, META, Model, open_graphs
 from graphpatch.graph.attrs import OUTPUT_SHAPES
 from graphpatch.graph.check import GRADIENT_SCOPE
 from graphpatch.graph.functions import HINTS, LOC, located

@@ -15,8 +15,8 @@ from provoking import files
 
 from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats import load, text
-from graphpatch.formats.container import GRAPH, META, SAVED, Container, is_text
-from graphpatch.formats.foreign import foreign_file
+from graphpatch.formats.foreign import foreign_file, is_text
+from graphpatch.formats.model import GRAPH, META, SAVED, Container
 from graphpatch.graph import wire
 from graphpatch.protos import GraphDef, MetaGraphDef
 from tests import graphs

@@ -13,7 +13,7 @@ import graphpatch
 from graphpatch.analysis.revert import revert
 from graphpatch.differentiation.flow import carries
 from graphpatch.errors import GraphpatchError
-from graphpatch.formats.container import is_text
+from graphpatch.formats.foreign import is_text
 from graphpatch.graph.node import Body, Node
 from tests.models import catalogue
 

@@ -24,8 +24,7 @@ from graphpatch.control_flow.contexts import inside_control_flow
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
-from graphpatch.formats.container import meta_around
-from graphpatch.formats.model import MESSAGE
+from graphpatch.formats.model import MESSAGE, meta_around
 from graphpatch.formats.output import regular_files
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import ModelGraph
