@@ -139,7 +139,7 @@ def test_the_rules_for_ops_of_one_name_in_two_functions_have_two_names() -> None
     second = calls[1][1]
     second.name, second.input[0], second.attr["f"].func.name = "z", "y", "g"
     fixed = fix(model(*calls[0], second, functions=bodies), ["x"], ["z"])
-    assert [rule["name"][18:] for rule in fixed.rules] == ["r", "r (2)"]
+    assert [rule["name"][18:] for rule in fixed.rules] == ["r in g", "r in f"]
     graphpatch.apply(fixed.rules, model(*calls[0], second, functions=bodies))
 
 

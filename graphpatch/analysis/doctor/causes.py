@@ -21,7 +21,6 @@ from graphpatch.differentiation.flow import (
 )
 from graphpatch.differentiation.hidden import is_swish
 from graphpatch.differentiation.replay import OpGradientFlow
-from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
 from graphpatch.graph.node import Node
@@ -51,38 +50,30 @@ class PathStep:
         return self.index, self.output
 
 
-@dataclass(frozen=True, slots=True)
 class OpOnPath:
     """An op that is left by one output and entered by one slot, and what it answers.
 
-    Where the whole path is known, `path` has its steps from the source on, and `place` is the op's.
+    `read` is the dtype that the slot reads, `given` that of the output. Where the whole path is
+    known, `path` has its steps from the source on, and `place` is the op's.
     """
 
-    wiring: Wiring
-    step: PathStep
-    answer: OpGradientFlow
-    path: Sequence[PathStep] = ()
-    place: int = 0
-
-    @property
-    def node(self) -> Node:
-        """Return the op."""
-        return Node(self.wiring.body, self.step.index)
-
-    @property
-    def op(self) -> str:
-        """Return its op type."""
-        return self.wiring.body.heads.ops[self.step.index]
-
-    @property
-    def read(self) -> str:
-        """Return the dtype of the tensor that the slot reads."""
-        return self.wiring.dtype(self._read_by(self.step)) or "unknown"
-
-    @property
-    def given(self) -> str:
-        """Return the dtype of the tensor by which it is left."""
-        return self.wiring.dtype(self.step.tensor) or "unknown"
+    def __init__(
+        self,
+        wiring: Wiring,
+        step: PathStep,
+        answer: OpGradientFlow,
+        path: Sequence[PathStep] = (),
+        place: int = 0,
+    ) -> None:
+        self.wiring, self.step, self.answer = wiring, step, answer
+        self.path, self.place = path, place
+        self.node = Node(wiring.body, step.index)
+        self.op = self.node.op
+        read = wiring.inputs(step.index)[step.slot : step.slot + 1]  # of a broken op, nothing
+        self.read, self.given = (
+            (wiring.dtype(tensor) if tensor is not None else None) or "unknown"
+            for tensor in (next(iter(read), None), step.tensor)
+        )
 
     @property
     def is_blocked(self) -> bool:
@@ -198,7 +189,8 @@ TRUE = "its true gradient"
 def rule_for(node: Node, title: str, patch: PatchJson) -> RuleDict:
     """Return a rule for one op, by its name and body."""
     match = {"name": node.name, "body": node.body.label}
-    return {"name": f"{title}: {node.name}", "match": match, "patch": dict(patch), "expect": 1}
+    name = node.name if node.body.is_main else f"{node.name} in {node.body.label}"
+    return {"name": f"{title}: {name}", "match": match, "patch": dict(patch), "expect": 1}
 
 
 def _formula(*dx: str | None) -> PatchJson:
@@ -287,7 +279,7 @@ def _as_one(finding: Finding, at_op: OpOnPath, is_between: bool) -> Finding:
         remedy = BEHIND if at_op.behind else NO_FLOAT_AGAIN
         is_apart = is_between or finding.kind == "comparison"
         return replace(finding, remedy=_named(remedy, at_op)) if is_apart else finding
-    formula = _stand_in(wiring, run, nodes)
+    formula = _stand_in(run, nodes)
     links = [f" -> {node.op}:{step.slot}" for node, step in zip(nodes[1:], run[1:], strict=True)]
     pattern = "".join([nodes[0].op, *links])
     patch = {"surrogate_gradient": formula, "on": "match"}
@@ -308,24 +300,16 @@ def _as_one(finding: Finding, at_op: OpOnPath, is_between: bool) -> Finding:
     return replace(finding, rules=[rule])
 
 
-def _stand_in(wiring: Wiring, run: Sequence[PathStep], nodes: Sequence[Node]) -> str:
+def _stand_in(run: Sequence[PathStep], nodes: Sequence[Node]) -> str:
     """Return the formula that a run of ops counts as; nothing where an op of it computes more."""
-    rest, shapes = list(zip(nodes, run, strict=True)), Shapes(wiring)
-    if nodes[0].op in SURROGATES:
-        formula, is_alike = SURROGATES[rest.pop(0)[0].op], True
-    else:
-        formula = "x" if len(nodes[0].data_inputs) == 1 else f"x{run[0].slot}"
-        read = wiring.inputs(run[0].index)[run[0].slot]
-        start, end = shapes.of(read), shapes.of((run[-1].index, 0))
-        is_alike = (start is None or end is None) or (
-            len(start) == len(end)
-            and all(None in sizes or len({*sizes}) == 1 for sizes in zip(start, end, strict=True))
-        )
+    formula = SURROGATES.get(nodes[0].op, "")
+    rest = list(zip(nodes, run, strict=True))[bool(formula) :]
+    formula = formula or ("x" if len(nodes[0].data_inputs) == 1 else f"x{run[0].slot}")
     for node, step in rest:
         if node.op not in COUNTS_AS or step.output or step.slot:
             return ""
         formula = COUNTS_AS[node.op].format(formula)
-    return formula if is_alike else ""
+    return formula
 
 
 COMPARISONS = frozenset(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, islice, product
+from itertools import chain, islice, product
 
 from graphpatch.analysis.again import damage, is_intact
 from graphpatch.analysis.doctor.causes import REGISTER, Finding, RuleDict, is_fetchable, rule_for
@@ -182,20 +183,14 @@ class Trials:
     def refusals(self, offers: Offers) -> dict[Place, str]:
         """Apply rules together; they stay if all fix their ops. Else say which don't, and why.
 
-        One rule may be for several ops. Ops of two functions may have one name: a number stands
-        behind that of the second rule then.
+        One rule may be for several ops.
         """
         rules = {rule["name"]: rule for rule in self.rules}
-        for _, rule in offers.values():
-            numbered = (f"{rule['name']} ({number})" for number in count(2))
-            for name in chain([rule["name"]], numbered):
-                if rules.setdefault(name, {**rule, "name": name})["match"] == rule["match"]:
-                    break
-        more = list(rules.values())[len(self.rules) :]
-        patched = applied(self.model, more) if more else self.model
+        more = {rule["name"]: rule for _, rule in offers.values() if rule["name"] not in rules}
+        patched = applied(self.model, list(more.values())) if more else self.model
         if isinstance(patched, str):
             return dict.fromkeys(offers, patched)
-        trial = Trials(patched, self.control_flow_v2, list(rules.values()))
+        trial = Trials(patched, self.control_flow_v2, [*self.rules, *more.values()])
         pairs = {(place[0], pair.source, pair.target): pair for place, (pair, _) in offers.items()}
         blocking = {  # each pair is asked once
             ends: {place_of(ends[0], f) for f in trial.diagnose(ends[0], pair).of_session}
@@ -209,6 +204,10 @@ class Trials:
         if not failed:
             self.model, self.rules, self._doctors = trial.model, trial.rules, trial._doctors
         return failed
+
+
+def _one_by_one(blockers: Mapping[Place, tuple[PairDiagnosis, Sequence[RuleDict]]]) -> list[Offers]:
+    return [{place: (pair, rule)} for place, (pair, rules) in blockers.items() for rule in rules]
 
 
 def offered(
@@ -228,24 +227,19 @@ def offered(
                     blockers.setdefault(place_of(graph, finding), (pair, finding.rules))
     working, refused = dict[Place, RuleDict](), dict[Place, str]()
     together = {place: (pair, rules[0]) for place, (pair, rules) in blockers.items()}
-    for _ in range(2):  # once more without those that fail
-        room -= model.node_count
-        if not together or room < 0:
-            break
-        failed = trials.refusals(together)
+    todo: deque[Offers] = deque([together] * (len(together) > 1))
+    todo += _one_by_one(blockers if not todo else {})
+    while todo and room >= model.node_count:
+        offers = {place: offer for place, offer in todo.popleft().items() if place not in working}
+        room -= model.node_count if offers else 0
+        failed = trials.refusals(offers) if offers else {}
         if not failed:
-            working = {place: rule for place, (_, rule) in together.items()}
-            break
-        together = {place: offer for place, offer in together.items() if place not in failed}
-    for place, (pair, rules) in blockers.items():
-        for rule in rules if place not in working else ():
-            room -= model.node_count
-            if room < 0 or place in working:
-                break
-            if refusals := trials.refusals({place: (pair, rule)}):
-                refused.setdefault(place, refusals[place])
-            else:
-                working[place] = rule
+            working |= {place: rule for place, (_, rule) in offers.items()}
+        elif len(offers) == 1:
+            refused = {**failed, **refused}
+        else:
+            rest = {place: offer for place, offer in offers.items() if place not in failed}
+            todo += [rest, *_one_by_one({place: blockers[place] for place in failed})]
 
     def answered(graph: int, finding: Finding) -> Finding:
         place = place_of(graph, finding)
