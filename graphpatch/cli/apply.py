@@ -152,16 +152,14 @@ def _export(
 
 def fold_notes(notes: Iterable[str]) -> list[str]:
     """Fold notes that say the same of several functions into one."""
-    labels_by_note: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     for note in notes:
-        function = re.match(r"function \S+(?=: )", note)
-        label = function[0].removeprefix("function ") if function else ""
-        labels_by_note.setdefault(note[function.end() :] if function else note, []).append(label)
+        of_function = re.match(r"function (\S+)(?=: )", note)
+        name, text = (of_function[1], note[of_function.end() :]) if of_function else ("", note)
+        names_by_text.setdefault(text, []).append(name)
     return [
-        f"{'functions' if labels[1:] else 'function'} {', '.join(labels)}{text}"
-        if labels[0]
-        else text
-        for text, labels in labels_by_note.items()
+        f"function{'s' if names[1:] else ''} {', '.join(names)}{text}" if names[0] else text
+        for text, names in names_by_text.items()
     ]
 
 
@@ -185,14 +183,13 @@ def _report_lines(report: dict[str, Any], order: FleetOrder) -> list[str]:
 
 def _to_register(keys: Sequence[str], path: str) -> list[str]:
     """Return which gradients who loads the file must register, ours and others apart."""
-    must = "  the program that loads it must register these gradients first"
-    ours = [key for key in keys if key.startswith(KEY_PREFIX)]
-    others = [key for key in keys if key not in ours]
-    named = "FILE" if path == "-" else repr(path)
-    lines = [f"{must}: graphpatch.register_gradients({named})"] if ours else []
-    lines += [f"    {key}" for key in ours]
-    lines += [f"{must}, by tf.RegisterGradient:"] if others else []
-    return lines + [f"    {key}" for key in others]
+    by_function = f": graphpatch.register_gradients({'FILE' if path == '-' else repr(path)})"
+    lines = []
+    for is_ours, how in ((True, by_function), (False, ", by tf.RegisterGradient:")):
+        if named := [f"    {key}" for key in keys if key.startswith(KEY_PREFIX) == is_ours]:
+            must = f"  the program that loads it must register these gradients first{how}"
+            lines += [must, *named]
+    return lines
 
 
 def say_each(
@@ -215,9 +212,7 @@ def say_each(
 
 def _exit_code(ended: list[TaskResult]) -> int:
     """Return 0 where all is well, 1 where a model is at fault, 3 where we are."""
-    if any(done.bug for done in ended):
-        return BUG
-    return 1 if any(done.error for done in ended) else 0
+    return max((BUG if done.bug else bool(done.error) for done in ended), default=0)
 
 
 def say_counts(ended: list[TaskResult], verb: str) -> int:
@@ -262,7 +257,8 @@ def _refuse_options(order: FleetOrder, as_json: bool) -> None:
             raise click.UsageError(
                 f"--resume does not go with {option}: a manifest does not record it"
             )
-        if order.is_of_many() or order.is_remote():
+        paths = (order.rules, *order.models, order.out or "")
+        if order.is_of_many() or any(map(is_remote, paths)):
             raise click.UsageError(f"{option} takes local files, named one by one, without -j")
     if "-" in order.models and order.is_of_many():
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")

@@ -99,10 +99,6 @@ class FleetOrder(msgspec.Struct, frozen=True):
         """Return whether a patched model goes to standard output."""
         return not self.dry_run and (self.out == "-" or (self.out is None and "-" in self.models))
 
-    def is_remote(self) -> bool:
-        """Return whether something of it lies elsewhere."""
-        return any(map(is_remote, (self.rules, *self.models, self.out or "")))
-
     def with_rules(self, recorded: bool = False) -> FleetOrder:
         """Return what the workers are told. Raises RulesError where the rules are not valid."""
         return structs.replace(

@@ -239,12 +239,6 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
         pass
 
 
-def write_folder(path: Path, files: Mapping[str, Sequence[Piece] | Path]) -> None:
-    """Write a folder of files, which appears whole in the place of another."""
-    with writing_folder(path, files):
-        pass
-
-
 def _followed(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 

@@ -14,13 +14,11 @@ import pytest
 from tests.conftest import CHECKOUT, Run
 from tests.refusals import everything, refused
 
-COMMAND = f"{sys.executable} -m graphpatch"
-
 
 def shell(line: str, folder: Path, *, limit: str = "") -> subprocess.CompletedProcess[str]:
     """Run `graphpatch` as a shell does, with its redirections."""
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    text = f"{limit} {COMMAND} {line}"
+    text = f"{limit} {sys.executable} -m graphpatch {line}"
     return subprocess.run(
         ["/bin/bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True
     )

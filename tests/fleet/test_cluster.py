@@ -25,8 +25,6 @@ from tests.refusals import LARGE, RULE, everything, refused, rules_text
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
-COMMAND = (sys.executable, "-m", "graphpatch")
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -78,7 +76,7 @@ def disturbed(folder: Path, out: str, cluster: Any, chosen: random.Random, most:
     """One run over the cluster, and how many of its workers were killed meanwhile."""
     args = ("apply", "rules.json", "reg", "-o", out, "--scheduler", cluster.scheduler_address)
     process = subprocess.Popen(
-        [*COMMAND, *args],
+        [sys.executable, "-m", "graphpatch", *args],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{CHECKOUT}:{os.environ.get('PYTHONPATH', '')}"},
         stdout=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ from graphpatch.formats.output import (
     sweep,
     unfinished,
     write_file,
-    write_folder,
+    writing_folder,
 )
 from graphpatch.graph import wire
 from graphpatch.graph.wire import SMALL, Piece, Source, Span, map_file
@@ -37,6 +37,11 @@ from tests.refusals import RULE, everything, rules_text
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="locks of open files")
 
 DATA = os.urandom(2 * READ_AT_ONCE + 17)
+
+
+def write_folder(path: Path, files: dict[str, Any]) -> None:
+    with writing_folder(path, files):
+        pass
 
 
 @pytest.fixture
