@@ -8,15 +8,23 @@ const byId = id => document.getElementById(id);
 const number = count => count.toLocaleString("en");
 const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 
-function make(name, className, ...children) {
-  const element = document.createElement(name);
-  if (className) element.className = className;
+// An element with its attributes, or its class alone, and what is in it.
+function fill(element, attributes, children) {
+  const entries = typeof attributes === "string" ? { class: attributes } : attributes;
+  for (const [key, value] of Object.entries(entries)) {
+    if (value !== "") element.setAttribute(key, value);
+  }
   element.append(...children);
   return element;
 }
 
-function makeButton(className, words, does) {
-  const button = make("button", className, words);
+const make = (name, attributes, ...children) =>
+  fill(document.createElement(name), attributes, children);
+const svg = (name, attributes, ...children) =>
+  fill(document.createElementNS(SVG, name), attributes, children);
+
+function makeButton(attributes, words, does) {
+  const button = make("button", attributes, words);
   button.type = "button";
   button.addEventListener("click", does);
   return button;
@@ -28,22 +36,14 @@ function moreButton(words, hidden) {
   return button;
 }
 
-function svg(name, attributes, ...children) {
-  const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
-
 function drawText(x, y, words, className, anchor = "middle") {
   return svg("text", { x, y, class: className, "text-anchor": anchor }, String(words));
 }
 
 // The letter of a rule, in its colour.
-function badge(rule, name) {
+function badge(rule, title) {
   const letter = String.fromCharCode(65 + rule % 26) + (Math.floor(rule / 26) || "");
-  const element = make("span", "badge", letter);
+  const element = make("span", { class: "badge", title }, letter);
   element.style.background = `var(--c${rule % 8})`;
-  element.title = name;
   return element;
 }

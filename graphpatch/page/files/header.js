@@ -25,12 +25,10 @@ class Header {
   }
 
   title() {
-    const { models } = this.view.doc, title = byId("title");
-    models.forEach((model, at) => {
-      title.append(at ? make("span", "to", " → ") : "", make("bdi", "", model.title));
-    });
+    const { models } = this.view.doc;
+    const titles = models.map(({ title }) => [make("span", "to", " → "), make("bdi", "", title)]);
     const words = models.map(({ path, format, ops }) => `${path}: ${format}, ${plural(ops, "op")}`);
-    title.title = words.join("\n");
+    fill(byId("title"), { title: words.join("\n") }, titles.flat().slice(1));
   }
 
   graphs() {
@@ -88,13 +86,11 @@ class Header {
   }
 
   end({ name, tensor, signature }, line) {
-    const words = `${name} ${tensor}`;
-    const element = line
-      ? makeButton("link", words, () => this.view.go(line))
-      : make("span", "mono soft", words);
-    const hint = line ? "" : "not between these ends: name it with --from or --to";
-    element.title = [signature, hint].filter(Boolean).join("; ");
-    return element;
+    const words = `${name} ${tensor}`, go = () => this.view.go(line);
+    if (line) return makeButton({ class: "link", title: signature }, words, go);
+    const hint = "not between these ends: name it with --from or --to";
+    const title = [signature, hint].filter(Boolean).join("; ");
+    return make("span", { class: "mono soft", title }, words);
   }
 
   verdicts() {
@@ -143,20 +139,16 @@ class Header {
 
   chip({ connected, verdict, says }) {
     const words = connected ? VERDICTS[verdict] : "None: not connected";
-    const chip = make("span", `chip v-${verdict}`, words);
-    chip.title = says;
-    return chip;
+    return make("span", { class: `chip v-${verdict}`, title: says }, words);
   }
 
   // Links to the ops at which a gradient ends, the first and a button for the others.
   blockers(findings) {
     const [first, ...others] = findings.map(finding => {
-      const link = makeButton("link", `${finding.type} ${finding.op}`, () => {
-        const line = this.lineOf(finding);
+      const { type, op, what } = finding, line = this.lineOf(finding);
+      return makeButton({ class: "link", title: what }, `${type} ${op}`, () => {
         if (line) this.view.go(line);
       });
-      link.title = finding.what;
-      return link;
     });
     const hidden = others.flatMap(link => [", ", link]);
     const button = moreButton(`and ${number(others.length)} more`, hidden);
@@ -179,11 +171,11 @@ class Header {
       const inView = lines.filter(isMarked).length, all = plural(ops, "op");
       const count = inView < ops ? `${number(inView)} of ${all} in view` : all;
       const next = () => this.view.next(isMarked, `no op of ${name} is in view`);
-      const button = makeButton("rule", badge(at, name), next);
-      button.append(" ", name, make("span", "words", words && words !== name ? ` ${words}` : ""));
-      button.append(" ", make("span", "count", count));
-      button.title = "Go to the next op of this rule";
-      if (error) button.append(" ", make("span", "flow f6", error));
+      const title = "Go to the next op of this rule";
+      const button = makeButton({ class: "rule", title }, badge(at, name), next);
+      button.append(
+        " ", name, make("span", "words", words && words !== name ? ` ${words}` : ""), " ",
+        make("span", "count", count), " ", error ? make("span", "flow f6", error) : "");
       return button;
     }));
   }

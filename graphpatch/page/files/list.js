@@ -116,96 +116,76 @@ class List {
 
   // What the columns are, and what the symbols mean, above the list.
   heads() {
-    const { view, lanes } = this;
-    const cells = view.search.isOn ? [] : lanes.map(({ side, width }) => {
-      const cell = make("span", "lanes", lanes.length > 1 ? SIDE_NAMES[side] : "");
-      cell.style.width = width;
-      return cell;
-    });
+    const { view: { search, sizes }, lanes } = this;
+    const cells = search.isOn ? [] : lanes.map(
+      ({ side, width }) => this.cell(width, lanes.length > 1 ? SIDE_NAMES[side] : ""));
     const flows = [Flow.FULL, Flow.CHANGED, Flow.ZERO, Flow.NONE, Flow.BLOCKED, Flow.ERROR];
-    const legend = make("span", "symbols", ...flows.map(drawSymbol));
-    const largest = view.sizes ? make("span", "largest", "largest |gradient|") : "";
-    if (largest) largest.title = `under ${view.sizes.tiny} of the largest counts as 0`;
+    const title = sizes && `under ${sizes.tiny} of the largest counts as 0`;
     byId("heads").replaceChildren(
-      ...cells, make("span", "", "op"), make("span", "grow"), legend, largest);
+      ...cells, make("span", "", "op"), make("span", "grow"),
+      make("span", "symbols", ...flows.map(drawSymbol)),
+      sizes ? make("span", { class: "largest", title }, "largest |gradient|") : "",
+    );
+  }
+
+  // The room for the lanes of one side.
+  cell(width, ...children) {
+    const element = make("span", "lanes", ...children);
+    element.style.width = width;
+    return element;
   }
 
   row(row, passing) {
     const { view } = this, { isOn } = view.search, depth = isOn ? 0 : row.depth;
-    const indent = make("span", "indent"), text = make("div", "text");
-    const element = make("div", `row ${row.kind}`, ...isOn ? [] : this.drawLanes(row, passing),
-      indent, text);
-    element.id = `row${row.index}`;
-    element.setAttribute("role", "treeitem");
-    const aria = {
-      level: depth + 1, setsize: view.rows.length, posinset: row.index + 1,
-      selected: row === view.selected,
-    };
-    for (const [key, value] of Object.entries(aria)) element.setAttribute(`aria-${key}`, value);
+    const indent = make("span", "indent"), text = make("div", "text", ...this.cells(row));
     indent.style.width = `${Math.min(depth, DEEPEST) * INDENT}px`;
-    if (row.fold && row.kind !== "function" && !(isOn && row.line)) {
-      element.setAttribute("aria-expanded", row.isOpen);
-      text.append(make("span", "arrow", row.isOpen ? "▾" : "▸"));
-    }
-    if (row.line) this.fillLine(text, row);
-    else if (row.kind === "function") text.append(make("span", "name", "ƒ ", row.body.name));
-    else this.fillScope(text, row);
-    return element;
-  }
-
-  drawLanes(row, passing) {
-    return this.lanes.map(({ side, pitch, width }) => {
-      const cell = make("span", "lanes"), laid = row.part.sides[side];
-      cell.style.width = width;
-      if (laid) cell.append(drawLanes(row, side, laid, passing.get(laid), pitch));
-      return cell;
+    const lanes = isOn ? [] : this.lanes.map(({ side, pitch, width }) => {
+      const laid = row.part.sides[side];
+      return this.cell(width, laid ? drawLanes(row, side, laid, passing.get(laid), pitch) : "");
     });
+    const attributes = {
+      class: `row ${row.kind}`, id: `row${row.index}`, role: "treeitem", "aria-level": depth + 1,
+      "aria-setsize": view.rows.length, "aria-posinset": row.index + 1,
+      "aria-selected": row === view.selected, "aria-expanded": this.canOpen(row) ? row.isOpen : "",
+    };
+    return make("div", attributes, ...lanes, indent, text);
   }
 
-  fillScope(text, row) {
-    const { fold, lines } = row, path = `${fold.name}/`;
-    const words = fold.isGroup ? variablesInWords(lines) : this.withoutScope(path, row);
-    const name = make("span", "name", make("bdi", "leaf", words));
-    name.title = fold.isGroup ? words : path;
-    text.append(name);
-    if (!fold.isGroup) text.append(make("span", "count", plural(lines.length, "op")));
-    if (fold.isOpen) return;
-    const { rules, isEnd } = contentsBelow(lines);
-    text.append(...this.badges(rules), isEnd ? make("span", "why", "a gradient ends inside") : "");
-    text.append(make("span", "grow"), fold.isGroup ? "" : this.flow(lines), this.bars());
+  canOpen({ fold, kind, line }) {
+    return fold && kind !== "function" && !(line && this.view.search.isOn);
   }
 
-  fillLine(text, row) {
-    const { line, isOpen } = row, { rules, isEnd } = contentsBelow([line]);
-    const words = this.withoutScope(line.name, row), cut = words.lastIndexOf("/") + 1;
-    const scope = make("span", "scope-of", words.slice(0, cut));
-    const name = make("span", "name", scope, make("bdi", "leaf", words.slice(cut)));
-    const isEndInside = isEnd && line.calls.length && !isOpen;
-    const why = this.why(line) || (isEndInside ? "a gradient ends inside" : "");
-    name.title = line.name;
-    text.append(
-      ...this.badges(isOpen ? line.marks : rules), make("span", "type", line.type), name,
-      line.end ? make("span", "end", line.end) : "", make("span", "tensor", line.tensor),
-      why ? make("span", "why", why) : "", make("span", "grow"), this.flow([line]),
-      this.bars(this.view.sizesOf(line)),
-    );
-  }
-
-  // The size of the gradient, or the room for it; nothing where it was not run.
-  bars(sizes) {
-    const { view } = this;
-    if (!view.sizes) return "";
-    return sizes ? drawBars(sizes, view.sizes, view.sides()) : make("span", "bars none-run");
+  // What stands in a row, behind its lanes: of what is folded, what is in it.
+  cells(row) {
+    const { kind, body, fold, line, lines, isOpen } = row, { doc, sizes } = this.view;
+    if (kind === "function") return [make("span", "name", "ƒ ", body.name)];
+    const isGroup = kind === "group", variables = isGroup ? variablesInWords(lines) : "";
+    const title = line ? line.name : variables || `${fold.name}/`;
+    const words = variables || this.withoutScope(title, row);
+    const cut = line ? words.lastIndexOf("/") + 1 : 0;
+    const scope = cut ? make("span", "scope-of", words.slice(0, cut)) : "";
+    const name = make("span", { class: "name", title }, scope,
+      make("bdi", "leaf", words.slice(cut)));
+    const count = line || isGroup ? "" : make("span", "count", plural(lines.length, "op"));
+    const arrow = this.canOpen(row) ? make("span", "arrow", isOpen ? "▾" : "▸") : "";
+    if (!line && isOpen) return [arrow, name, count];
+    const { rules, isEnd } = contentsBelow(lines), isEndInside = fold && !isOpen && isEnd;
+    const badges = [...(isOpen ? line.marks : rules)].map(
+      rule => badge(rule, doc.rules[rule].name));
+    const why = (line && this.why(line)) || (isEndInside ? "a gradient ends inside" : "");
+    return [
+      arrow, ...(line ? [...badges, make("span", "type", line.type)] : []), name, count,
+      line?.end ? make("span", "end", line.end) : "",
+      ...(line ? [make("span", "tensor", line.tensor)] : badges),
+      why ? make("span", "why", why) : "", make("span", "grow"), isGroup ? "" : this.flow(lines),
+      sizes ? drawBars(line && this.view.sizesOf(line), sizes, this.view.sides()) : "",
+    ];
   }
 
   // A name without the scope around its row, which stands above it.
   withoutScope(name, { parent }) {
     const scope = this.view.search.isOn ? "" : parent.fold.name;
     return scope ? name.slice(scope.length + 1) : name;
-  }
-
-  badges(rules) {
-    return [...rules].map(rule => badge(rule, this.view.doc.rules[rule].name));
   }
 
   // Why a gradient ends at a line, where it does.

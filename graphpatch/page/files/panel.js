@@ -68,9 +68,9 @@ class Panel {
   }
 
   fill(...parts) {
-    const close = makeButton("close", "✕", () => { this.close(); this.view.list.box.focus(); });
-    close.setAttribute("aria-label", "Close");
-    this.box.replaceChildren(close, ...parts);
+    const close = () => { this.close(); this.view.list.box.focus(); };
+    this.box.replaceChildren(
+      makeButton({ class: "close", "aria-label": "Close" }, "✕", close), ...parts);
     this.box.hidden = false;
   }
 
@@ -115,13 +115,11 @@ class Panel {
     const comes = sides.some(side => side.arrives > Flow.NONE);
     const ends = finding.on_path ? "Why it ends here" : "Ends here";
     const words = !comes ? "Nothing could flow on" : goesOn ? "One path ends here" : ends;
-    const element = section(
-      `${words}${isBefore && !goesOn ? ", before" : ""}`,
+    return make(
+      "section", "finding", make("h3", "", `${words}${isBefore && !goesOn ? ", before" : ""}`),
       paragraph(finding.what), paragraph(finding.consequence),
       paragraph(make("b", "", "Fix: "), finding.remedy), ...ruleText(finding.rule),
     );
-    element.className = "finding";
-    return element;
   }
 
   rule({ name, words, rule }, mark) {
@@ -143,9 +141,7 @@ class Panel {
       const [at, words] = [input].flat(), line = body.byNumber[at];
       return make("li", "", makeButton("link", words || line.name, () => this.view.go(line)));
     });
-    const list = make("ol", "inputs", ...items);
-    list.start = 0;
-    return list;
+    return make("ol", { class: "inputs", start: 0 }, ...items);
   }
 
   carried(nodes) {

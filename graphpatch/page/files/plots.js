@@ -44,8 +44,10 @@ function drawCurves(curves, { axis, low, high }) {
   );
 }
 
-// The size of the gradient at a line: a bar for each side, on one logarithmic scale.
+// The size of the gradient at a line: a bar for each side, on one logarithmic scale; or the room
+// for it, where it was not run.
 function drawBars(sizes, { least, most }, sides) {
+  if (!sizes) return make("span", "bars none-run");
   const W = 84, low = Math.log10(least), high = Math.log10(most), isTwo = sides.length > 1;
   const words = sides.map(
     side => `${isTwo ? `${SIDE_NAMES[side]} ` : ""}${sizeInWords(sizes[side])}`);
