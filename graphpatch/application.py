@@ -360,14 +360,15 @@ def _edit_alike(rule: Rule, targets: Sequence[Target], editor: RuleEditor) -> Se
     """Patch the ops that the patch tells apart by their form alone, and return the others.
 
     They are ops of the main graph of a file, outside of v1 loops and branches. A gradient in Python
-    is traced for each op.
+    is traced for each op, and at inputs it counts who gives them.
     """
     around, patch, body = editor.graph.around, rule.patch, targets[0].last.body
     if around.is_object_based or around.is_exported or not body.is_main:
         return targets
     is_traced = isinstance(getattr(patch, "gradient", None), PythonGradient)
+    is_at_inputs = patch.takes_side and not patch.is_at_outputs
     is_unclear = MARK.search(f"{rule.author.rule}{patch!r}".encode())  # what is a stand-in
-    if len(targets) < FEWEST_ALIKE or is_traced or is_unclear:
+    if len(targets) < FEWEST_ALIKE or is_traced or is_at_inputs or is_unclear:
         return targets
 
     def edit(node: Node) -> list[str]:

@@ -69,9 +69,9 @@ def test_what_a_rule_says_is_said_where_its_ops_are_edited_one_by_one() -> None:
     types = dict.fromkeys(("Tin", "Tout"), attr(["float32"]))
     call = node("call", "PartitionedCall", "images", f=attrs.function("f"), **types)
     graph = graphdef(node("images", "Placeholder"), *RELUS, call, functions=[inside])
-    rule = {"match": {"op": "Relu"}, "patch": {"filter_gradient": "reverse", "at": "inputs"}}
-    [note] = graphpatch.apply([rule], graph).report["notes"]
-    assert "calls function f" in note
+    gradient = {"formula": "dy * tensor('images')"}
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": gradient}}
+    assert "calls function f" in graphpatch.apply([rule], graph).report["notes"][0]
 
 
 @pytest.mark.parametrize("patch", [
