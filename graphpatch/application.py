@@ -24,9 +24,8 @@ from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import in_model
 from graphpatch.graph.template import MARK, UnlikeError, edit_all
-from graphpatch.match.conditions import check_taken
 from graphpatch.match.misses import explain, leaves_out_none, missing_tensors, unknown_types
-from graphpatch.match.select import MatchedOps, find
+from graphpatch.match.select import MatchedOps, check_taken, find
 from graphpatch.names import texts
 from graphpatch.patches.editing import Report, RuleEditor
 from graphpatch.patches.freeze import notes_on_built

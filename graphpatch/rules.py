@@ -26,7 +26,7 @@ from graphpatch.gradients.spec import refuse_python
 from graphpatch.gradients.tensors import Files, in_folder, with_tensors
 from graphpatch.graph.record import AppliedRule, Author
 from graphpatch.mapped import read_whole
-from graphpatch.match.conditions import conditions
+from graphpatch.match.select import conditions
 from graphpatch.match.spec import META as META
 from graphpatch.match.spec import WHOLE, Match, Natural, described, documented
 from graphpatch.names import Texts, texts

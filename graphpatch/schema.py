@@ -14,9 +14,9 @@ from graphpatch.differentiation.flow import is_registered
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
 from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED, GradientSpec
-from graphpatch.match.conditions import MAY_BE_EMPTY, NTH_WORDS, ON_EDGES, SLICE
 from graphpatch.match.keys import CLASSES
 from graphpatch.match.ready import READY
+from graphpatch.match.select import MAY_BE_EMPTY, NTH_WORDS, ON_EDGES, SLICE
 from graphpatch.match.spec import Compared
 from graphpatch.opdefs import DTYPE_NAMES
 from graphpatch.patches import KINDS

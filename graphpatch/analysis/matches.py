@@ -15,8 +15,9 @@ from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.node import Node
+from graphpatch.match.binding import Binding
 from graphpatch.match.misses import explain
-from graphpatch.match.select import Binding, MatchedOps, find, match_of_ops
+from graphpatch.match.select import MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE, Match, Pattern
 from graphpatch.match.syntax import forms, type_notes
 from graphpatch.patches.target import Target

@@ -13,7 +13,7 @@ from graphpatch.cli import options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.say import MATCH, bar, say_answer
 from graphpatch.formats import load
-from graphpatch.match.conditions import conditions
+from graphpatch.match.select import conditions
 from graphpatch.match.spec import Match
 from graphpatch.names import natural_sort_key
 from graphpatch.patches.target import reads_in_words

@@ -31,9 +31,9 @@ from graphpatch.differentiation.flow import lets_through
 from graphpatch.errors import MatchError
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import data_uses
-from graphpatch.match.conditions import Candidates, holds
+from graphpatch.match.binding import Binding
 from graphpatch.match.narrowing import Columns, Inputs, Neighbourhoods, Run, Shape, Step
-from graphpatch.match.select import Binding
+from graphpatch.match.select import Candidates, holds
 from graphpatch.match.spec import Pattern, PatternLike
 from graphpatch.match.syntax import forms, variants
 from graphpatch.match.variant import TEST, Budget, Variant

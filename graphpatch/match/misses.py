@@ -15,8 +15,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.provenance import as_model
 from graphpatch.graph.walk import outputs_there, tensor_named
-from graphpatch.match.conditions import ADDED_KEY, Candidates, adder, conditions, holds
-from graphpatch.match.select import body_to_match
+from graphpatch.match.select import ADDED_KEY, Candidates, adder, body_to_match, conditions, holds
 from graphpatch.match.spec import Match, PatternLike, tensors_named
 from graphpatch.names import glob_test, is_glob, one_of, regex_test, texts
 from graphpatch.shown import plural, short

@@ -25,7 +25,7 @@ import numpy as np
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.node import Body, Node
-from graphpatch.match.conditions import Candidates
+from graphpatch.match.select import Candidates
 from graphpatch.match.spec import Link
 from graphpatch.match.variant import Variant
 from graphpatch.names import TensorName

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from graphpatch.errors import MatchError
 from graphpatch.graph.node import Body
-from graphpatch.match.select import Binding
+from graphpatch.match.binding import Binding
 from graphpatch.match.spec import Link, Pattern
 
 TEST = 8  # steps that a test of networkx counts, beside one for each node that is bound

@@ -26,8 +26,7 @@ from graphpatch.application import (
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import MAIN, Node
-from graphpatch.match.conditions import conditions
-from graphpatch.match.select import MatchedOps, find
+from graphpatch.match.select import MatchedOps, conditions, find
 from graphpatch.match.spec import every_match
 from graphpatch.names import one_of, texts
 from graphpatch.patches.placement import refuse_hidden, refuse_shadowed

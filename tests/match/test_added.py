@@ -11,9 +11,8 @@ import pytest
 import graphpatch
 from graphpatch.errors import MatchError
 from graphpatch.graph.node import Node
-from graphpatch.match.conditions import of_the_model
 from graphpatch.match.misses import explain
-from graphpatch.match.select import select
+from graphpatch.match.select import of_the_model, select
 from graphpatch.match.spec import Match
 from graphpatch.protos import NodeDef
 from tests.graphs import graphdef

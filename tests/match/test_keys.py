@@ -13,9 +13,8 @@ import pytest
 import graphpatch
 from graphpatch.errors import MatchError, RulesError
 from graphpatch.graph.graph import Graph
-from graphpatch.match.conditions import KEYS, ON_EDGES, holds
 from graphpatch.match.keys import OP_KEYS
-from graphpatch.match.select import select
+from graphpatch.match.select import KEYS, ON_EDGES, holds, select
 from graphpatch.match.spec import FIELDS, Match
 from graphpatch.protos import AttrValue, TensorShapeProto
 from graphpatch.rules import rules_from

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphpatch.graph.node import Body
-from graphpatch.match.conditions import holds
-from graphpatch.match.select import select
+from graphpatch.match.select import holds, select
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.draws import draws

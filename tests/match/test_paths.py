@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import graphpatch
 from graphpatch.errors import MatchError
 from graphpatch.graph.node import Body
-from graphpatch.match.conditions import holds
-from graphpatch.match.select import select
+from graphpatch.match.select import holds, select
 from graphpatch.match.spec import Between, Match
 from graphpatch.names import op_of
 from tests import graphs

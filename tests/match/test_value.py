@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpatch.match.conditions import holds
+from graphpatch.match.select import holds
 from graphpatch.match.spec import Match
 from graphpatch.protos import NodeDef
 from tests import graphs

@@ -14,7 +14,7 @@ import graphpatch
 tf = pytest.importorskip("tensorflow")
 
 from graphpatch.graph import provenance  # noqa: E402
-from graphpatch.match import conditions  # noqa: E402
+from graphpatch.match import select  # noqa: E402
 from graphpatch.runtime.tf_gradients import control_flow  # noqa: E402
 from tests.tf import live  # noqa: E402
 from tests.tf.consumer import taped  # noqa: E402
@@ -96,8 +96,8 @@ def test_what_a_match_may_ask(key: str) -> None:
 def test_conditions_are_made_once_for_all_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for each op and rule: many rules on many ops took longer than TensorFlow itself."""
     made: list[Any] = []
-    candidates, make = conditions.Candidates, conditions.conditions
-    monkeypatch.setattr(conditions, "Candidates", lambda *a: made.append(a) or candidates(*a))
+    candidates, make = select.Candidates, select.conditions
+    monkeypatch.setattr(select, "Candidates", lambda *a: made.append(a) or candidates(*a))
     monkeypatch.setattr(
         "graphpatch.runtime.building.conditions", lambda match: made.append(match) or make(match)
     )

@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from graphpatch.graph.node import Body
+from graphpatch.match.binding import Binding
 from graphpatch.match.matcher import Finder
-from graphpatch.match.select import Binding
 from graphpatch.match.spec import Pattern
 from graphpatch.match.syntax import forms
 from graphpatch.protos import NodeDef

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 import graphpatch
-from graphpatch.match.select import find, resolve
+from graphpatch.match.binding import resolve
+from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.match.pattern.bodies import bindings, body

@@ -11,8 +11,8 @@ from networkx.algorithms.isomorphism import DiGraphMatcher
 
 from graphpatch.errors import PatternError
 from graphpatch.graph.node import Body
+from graphpatch.match.binding import Binding
 from graphpatch.match.matcher import Finder
-from graphpatch.match.select import Binding
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.match.syntax import check_pattern
 from graphpatch.names import op_of
