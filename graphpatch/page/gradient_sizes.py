@@ -19,7 +19,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.gradients.interpreter import Array
-from graphpatch.page.document import REAL, GradientEnds, GraphSides
+from graphpatch.page.document import REAL, GraphSides
 from graphpatch.page.lines import BodySide
 from graphpatch.runtime.values import Feed, fed_values
 from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
@@ -54,23 +54,13 @@ def sizes(
             refuse_unsafe(graph, allow_unsafe_ops, sides.ends.targets)
     with tempfile.TemporaryDirectory() as folder:
         files = [model.file_in(Path(folder, str(n))) for n, model in enumerate(written)]
-        return {
-            "graphs": [
-                _sizes_in_graph(number, sides.ends, sides.main[0], written, files, values)
-                for number, sides in enumerate(graphs)
-            ]
-        }
+        return {"graphs": [_sizes_in_graph(sides, written, files, values) for sides in graphs]}
 
 
 def _sizes_in_graph(
-    number: int,
-    ends: GradientEnds,
-    main: BodySide,
-    models: Sequence[Model],
-    files: Sequence[Path],
-    feed: Mapping[str, Any],
+    of_graph: GraphSides, models: Sequence[Model], files: Sequence[Path], feed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    graph = models[0].graphs[number]
+    graph, main, ends = models[0].graphs[of_graph.number], of_graph.main[0], of_graph.ends
     if graph.around.is_object_based:
         return _nothing(NOT_RUN)
     real = (main.wiring.dtype(tensor) in REAL for tensor in main.targets)
@@ -80,7 +70,7 @@ def _sizes_in_graph(
     with SideBySide([TensorFlowProcess(model.path) for model in models]) as sides:
         sides.begin([], graph)
         for process, file in zip(sides.processes, files, strict=True):
-            process.keep("open", str(file), process.name, number)
+            process.keep("open", str(file), process.name, of_graph.number)
         try:
             return _run(sides, _first_tensors(main), ends.sources, target, feed)
         except ProcessDiedError as error:
@@ -188,33 +178,33 @@ def _json_number(number: float | None) -> float | str | None:
 
 def pictures(name: str, fed: Any, answers: Sequence[Measured]) -> list[dict[str, Any]]:
     """Return the pictures of a source: what it is fed, and the gradient of each side."""
-    shown = one_line(name)
-    sides = ("before", "after") if len(answers) > 1 else ("gradient",)
-    shown_pictures = []
-    if (image := _image(fed)) is not None:
-        shown_pictures.append(_heat(image, f"{shown}, as fed", is_signed=False))
+    shown, image = one_line(name), _image(fed)
+    sides = (", before", ", after") if len(answers) > 1 else ("",)
+    drawn = [] if image is None else [(f"{shown}, as fed", _heat(image, is_signed=False))]
     for side, (_, value, says) in zip(sides, answers, strict=True):
-        title = f"gradient at {shown}" + (f", {side}" if len(answers) > 1 else "")
-        shown_pictures.append(_picture(value, title, says))
-    return shown_pictures
+        drawn.append((f"gradient at {shown}{side}", _picture(value, says)))
+    return [{"title": title, **picture} for title, picture in drawn]
 
 
-def _picture(value: Any, title: str, says: str) -> dict[str, Any]:
+def _picture(value: Any, says: str) -> dict[str, Any]:
     if value is None:
-        return {"kind": "nothing", "title": title, "says": one_line(says) or "None"}
+        return _no_picture(one_line(says) or "None")
     image = _image(value)
     if image is not None:
-        return _heat(image, title, is_signed=True)
+        return _heat(image, is_signed=True)
     flat = np.asarray(value, np.float64).ravel()
     finite = flat[np.isfinite(flat)]
     if not finite.size:
-        says = "no finite number" if flat.size else "empty"
-        return {"kind": "nothing", "title": title, "says": says}
+        return _no_picture("no finite number" if flat.size else "empty")
     if flat.size == 1:
-        return {"kind": "number", "title": title, "value": f"{flat[0]:.3g}"}
+        return {"kind": "number", "value": f"{flat[0]:.3g}"}
     counts, edges = np.histogram(finite, BINS)
     ends = {"low": float(edges[0]), "high": float(edges[-1])}
-    return {"kind": "histogram", "title": title, "counts": counts.tolist(), **ends}
+    return {"kind": "histogram", "counts": counts.tolist(), **ends}
+
+
+def _no_picture(says: str) -> dict[str, Any]:
+    return {"kind": "nothing", "says": says}
 
 
 def _image(value: Any) -> Array | None:
@@ -230,21 +220,20 @@ def _image(value: Any) -> Array | None:
     return np.asarray(first, np.float64) if is_image else None
 
 
-def _heat(image: Array, title: str, is_signed: bool) -> dict[str, Any]:
+def _heat(image: Array, is_signed: bool) -> dict[str, Any]:
     """Return a heat map: of a gradient the largest of its channels, of an image their mean."""
     flat = np.abs(image).max(axis=2) if is_signed else image.mean(axis=2)
     if not np.isfinite(flat).any():
-        return {"kind": "nothing", "title": title, "says": "no finite number"}
+        return _no_picture("no finite number")
     small = _smaller(np.nan_to_num(flat, posinf=0, neginf=0), np.max if is_signed else np.mean)
     low = 0.0 if is_signed else float(small.min())
     high = float(np.percentile(small, BRIGHTEST)) or float(small.max())
     if high <= low:
-        says = "zero everywhere" if is_signed else ""
-        return {"kind": "nothing", "title": title, "says": says or f"{low:g} everywhere"}
+        return _no_picture("zero everywhere" if is_signed else f"{low:g} everywhere")
     levels = np.clip((small - low) / (high - low), 0, 1) * 255
     height, width = levels.shape
     values = levels.round().astype(int).ravel().tolist()
-    return {"kind": "heat", "title": title, "height": height, "width": width, "values": values}
+    return {"kind": "heat", "height": height, "width": width, "values": values}
 
 
 def _smaller(image: Array, pool: Any) -> Array:
