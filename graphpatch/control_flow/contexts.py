@@ -494,23 +494,22 @@ def _in_order(flow: ControlFlow) -> list[int]:
     Raises ModelError where there is a circle without a NextIteration.
     """
     body, back = flow.body, _back_edges(flow.body)
-    region = list(_readers_up_to(body, ops_of(body, ENTERS | SWITCHES)))
-    numbers = {index: number for number, index in enumerate(region)}
-    read_by = [
-        {
-            numbers[producer]
+    region = dict.fromkeys(_readers_up_to(body, ops_of(body, ENTERS | SWITCHES)))
+    read_by = {
+        index: {
+            producer
             for slot, text in enumerate(body.heads.inputs[index])
-            if (producer := body.by_name.get(op_of(text))) in numbers and (index, slot) not in back
+            if (producer := body.by_name.get(op_of(text))) in region and (index, slot) not in back
         }
         for index in region
-    ]
-    for number, loop in enumerate(flow.loops.values(), len(region)):
-        read_by.append({numbers[index] for index in loop.enters})  # of the loop as a whole
+    }
+    for number, loop in enumerate(flow.loops.values(), len(body)):
+        read_by[number] = {*loop.enters}  # of the loop as a whole
         for index in loop.exits:
-            read_by[numbers[index]].add(number)
-    order = [region[number] for number in in_order(read_by) if number < len(region)]
+            read_by[index].add(number)
+    order = [index for index in in_order(read_by) if index < len(body)]
     if len(order) < len(region):
-        stuck = min(set(region) - set(order), key=lambda index: position(body, index))
+        stuck = min(region.keys() - set(order), key=lambda index: position(body, index))
         raise ModelError(f"{Node(body, stuck)} lies on a circle that no NextIteration closes")
     return order
 

@@ -19,15 +19,7 @@ from msgspec.structs import replace
 
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
-from graphpatch.graph.node import (
-    MAIN,
-    PROVENANCE,
-    Body,
-    Heads,
-    Library,
-    Node,
-    payload_at,
-)
+from graphpatch.graph.node import MAIN, PROVENANCE, Body, Heads, Library, Node, payload_at
 from graphpatch.graph.record import PROVENANCE_ATTR, ModelRecord
 from graphpatch.graph.wire import (
     BYTES,
@@ -49,12 +41,7 @@ from graphpatch.graph.wire import (
     too_many_fields,
     utf8,
 )
-from graphpatch.protos import (
-    FunctionDef,
-    FunctionDefLibrary,
-    GraphDef,
-    NodeDef,
-)
+from graphpatch.protos import FunctionDef, FunctionDefLibrary, GraphDef, NodeDef
 
 NODE, LIBRARY, VERSIONS = 1, 2, 4  # fields of a GraphDef
 FUNCTION_NODE, FUNCTION_RET = 3, 4  # fields of a FunctionDef

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from graphpatch import names
@@ -104,14 +104,14 @@ def data_uses(body: Body, op: str) -> Iterator[tuple[int, int, str]]:
             yield index, slot, text
 
 
-def in_order(reads: Sequence[Collection[int]]) -> Iterator[int]:
-    """Yield the numbers of ops, each behind those that it reads; none on a circle or behind one."""
-    readers: list[list[int]] = [[] for _ in reads]
-    for index, producers in enumerate(reads):
+def in_order(reads: Mapping[int, Collection[int]]) -> Iterator[int]:
+    """Yield ops, by their numbers, each behind those that it reads; none on a circle or behind."""
+    readers: dict[int, list[int]] = {index: [] for index in reads}
+    for index, producers in reads.items():
         for producer in producers:
             readers[producer].append(index)
-    waits = [len(producers) for producers in reads]
-    ready = [index for index, count in enumerate(waits) if not count]
+    waits = {index: len(producers) for index, producers in reads.items()}
+    ready = [index for index, count in waits.items() if not count]
     for index in ready:
         yield index
         for reader in readers[index]:
@@ -132,7 +132,7 @@ def depths(body: Body) -> list[int]:
         read = (by_name.get(names.op_of(text)) for text in inputs if text[:1] != "^")
         reads.append([index for index in read if index is not None and index not in backward])
     deep = [len(body)] * len(body)
-    for index in in_order(reads):
+    for index in in_order(dict(enumerate(reads))):
         deep[index] = max((deep[producer] + 1 for producer in reads[index]), default=0)
     return deep
 

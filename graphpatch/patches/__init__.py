@@ -80,10 +80,7 @@ At = Annotated[
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which input of the op; of a match as one op also by the name that the pattern gives it."""
 
-    input: Annotated[
-        Natural | str,
-        described("The number of the input. Default: 0.", 1),
-    ] = 0
+    input: Annotated[Natural | str, described("The number of the input. Default: 0.", 1)] = 0
 
 
 class Until(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -169,10 +169,8 @@ class CleanPath:
             reads[node.index] = [producer.index for producer in producers]
             self.read |= set(reads[node.index])
             todo += producers
-        numbers = {index: number for number, index in enumerate(reads)}
-        links = [{numbers[op] for op in read if op in numbers} for read in reads.values()]
-        indices = list(reads)
-        self.order = [Node(self.body, indices[number]) for number in walk.in_order(links)]
+        links = {index: reads.keys() & {*read} for index, read in reads.items()}
+        self.order = [Node(self.body, index) for index in walk.in_order(links)]
         clones = self.clones
         added = [node for node in clones if node.index in self.body.root]
         again, whole = (sum(1 + len(n.inputs) for n in nodes) for nodes in (added, clones))

@@ -42,11 +42,7 @@ from graphpatch.names import op_of
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
 from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.fit import check_fit, naming, refuse_contradicted
-from graphpatch.patches.function_carrier import (
-    attach,
-    become_filter,
-    gradient_functions,
-)
+from graphpatch.patches.function_carrier import attach, become_filter, gradient_functions
 from graphpatch.patches.moved import MovedOp, numbered
 from graphpatch.patches.placement import (
     comes_from_constant,
@@ -78,7 +74,7 @@ class BackwardTensor(msgspec.Struct, frozen=True):
 
 def needs_function(node: Node, editor: RuleEditor, emit: str) -> bool:
     """Return whether a function must carry it: TensorFlow would ignore a key, or the rule asks."""
-    is_ignored = editor.is_in_whole(node)
+    is_ignored = editor.is_differentiated_whole(node)
     if is_ignored and emit in ("attr", "construction"):
         raise PatchError(
             f"{node} is in a function that a Session differentiates as a whole: TensorFlow ignores "
@@ -227,7 +223,7 @@ def _adjoint(
 
 def _why_not_constructed(place: Node, node: Node, editor: RuleEditor) -> str:
     """Return why no construction can stand in a place; nothing where one can."""
-    if editor.is_in_whole(node):
+    if editor.is_differentiated_whole(node):
         return f"function {node.body.label} is differentiated as a whole"
     if place.op in BOUNDARIES or editor.is_in_control_flow(place):
         return "it is in a v1 loop or branch"

@@ -85,7 +85,7 @@ class RuleEditor(Editor):
         """Return how TensorFlow comes to each body, and those that no gradient reaches."""
         return self.cached("bodies", lambda: Bodies(self.graph))
 
-    def is_in_whole(self, node: Node) -> bool:
+    def is_differentiated_whole(self, node: Node) -> bool:
         """Return whether a Session differentiates the function that an op is in as a whole.
 
         What such a function calls, TensorFlow optimises before: it inlines the call and takes out

@@ -26,9 +26,7 @@ from graphpatch.patches.carrier import carry, check_named, named_tensors
 from graphpatch.patches.editing import RuleEditor, typed
 from graphpatch.patches.fit import JoinedShapes, may_contradict, refuse_contradicted
 from graphpatch.patches.moved import MovedOp
-from graphpatch.patches.placement import (
-    refuse_without_gradient,
-)
+from graphpatch.patches.placement import refuse_without_gradient
 from graphpatch.patches.target import Target, is_source
 
 OUTPUTS = "outputs"
@@ -122,7 +120,7 @@ class StopGradient(SidePatch):
 
     def rewrite(self, target: Target, editor: RuleEditor) -> None:
         """Stop what flows back there."""
-        if editor.is_in_whole(target.last):
+        if editor.is_differentiated_whole(target.last):
             FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite(target, editor)
             return
         target.refuse_open()

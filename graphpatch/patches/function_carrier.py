@@ -86,7 +86,7 @@ def gradient_functions(
     Default: the target's own. One in Python is traced for each target; it sees a match under the
     name and type of its last op.
     """
-    node, is_kept = target.last, editor.is_in_whole(target.last)
+    node, is_kept = target.last, editor.is_differentiated_whole(target.last)
     if isinstance(gradient, PythonGradient):
         dtypes = dtypes_of(target, target.inputs), dtypes_of(target, target.outputs)
         values = {} if target.is_match else node.attrs()
@@ -146,10 +146,7 @@ def _added(
 
 
 def attach(
-    target: Target,
-    functions: AttachedFunctions,
-    editor: RuleEditor,
-    read: Sequence[str],
+    target: Target, functions: AttachedFunctions, editor: RuleEditor, read: Sequence[str]
 ) -> None:
     """Give the outputs of a target on by a call of `attach`, which takes the name of its last op.
 
@@ -158,7 +155,7 @@ def attach(
     node = target.last
     moved, is_restored = MovedOp(node, editor), editor.is_restored(node)
     taken = [_argument(moved, n, read[n], functions) for n in functions.read]
-    if editor.is_in_whole(node):
+    if editor.is_differentiated_whole(node):
         _isolate(target.nodes, editor)
     outputs = [moved.stopped(output) for output in range(len(moved.outputs))]
     if is_restored:
@@ -193,9 +190,7 @@ def _argument(moved: MovedOp, place: int, text: str, functions: AttachedFunction
     return call.tensor(0)
 
 
-def _through_tape(
-    attached: AttachedFunctions, arguments: Sequence[str], moved: MovedOp
-) -> list[str]:
+def _through_tape(attached: AttachedFunctions, inputs: Sequence[str], moved: MovedOp) -> list[str]:
     """Return the outputs of the op as `attach` is to read them: through a call of `tape`.
 
     Between what `attach` gives on and the op stands a call of `tape`. A Session sees `attach`
@@ -213,7 +208,7 @@ def _through_tape(
         "Tin": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.input_arg]),
         "Tout": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.output_arg]),
     }
-    call = editor.add(f"{moved.name}/tape", CALL, arguments, values, moved.node)
+    call = editor.add(f"{moved.name}/tape", CALL, inputs, values, moved.node)
     texts = [call.tensor(output) for output in range(len(signature.output_arg))]
     for output, arg in enumerate(known_outputs(call)):
         if carries(arg):

@@ -55,7 +55,7 @@ def _note_functions(editor: RuleEditor) -> None:
         if op_type is None or body.is_main:
             continue
         node = Node(body, body.by_type[op_type][0])
-        if editor.is_in_whole(node):
+        if editor.is_differentiated_whole(node):
             editor.report.note(
                 f"{editor.bodies.place_of(node).ignoring} calls function {body.label}, which a "
                 f"Session differentiates as a whole, and TensorFlow has no gradient of {op_type} "

@@ -33,10 +33,7 @@ from graphpatch.patches.carrier import (
 from graphpatch.patches.editing import RuleEditor
 from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
 from graphpatch.patches.moved import numbered
-from graphpatch.patches.placement import (
-    UNKNOWN_TO_FUNCTIONS,
-    check_together,
-)
+from graphpatch.patches.placement import UNKNOWN_TO_FUNCTIONS, check_together
 from graphpatch.patches.target import MatchTarget, Target, dtypes_of, keeps_shape, signature
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
@@ -132,7 +129,7 @@ class SurrogateGradient(Patch):
         check_together(target, editor)
         is_carried = needs_function(node, editor, self.emit)
         unknown = sorted({added.op for added in formula.nodes} & UNKNOWN_TO_FUNCTIONS)
-        if unknown and editor.is_in_whole(node):
+        if unknown and editor.is_differentiated_whole(node):
             raise PatchError(
                 f"{node} is in a function that a Session differentiates as a whole, where "
                 f"TensorFlow has no gradient of {', '.join(unknown)}, of which the formula is "
