@@ -285,7 +285,9 @@ def test_a_function_opens_to_its_body(show: Show) -> None:
     rows = opened.rows()
     assert any("ƒ inner" in row for row in rows)
     assert any("Round" in row and "ends here" in row for row in rows)
-    opened.press("ArrowLeft")
+    opened.press("ArrowDown", "ArrowDown", "ArrowLeft")
+    assert opened.selected() == "ƒ inner"  # and once more leads to the call
+    opened.press("ArrowLeft", "ArrowLeft")
     assert not any("step" in row for row in opened.rows())
 
 

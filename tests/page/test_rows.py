@@ -31,9 +31,8 @@ graphs => graphs.map(drawn => {
   const part = new Row(null, "function", body, ALL), rows = [];
   part.addTo(rows);
   const [side] = part.sides;
-  const rowOf = new Map(body.lines.map(line => [line.name, line.row]));
   return {
-    order: drawn.names.map(name => rowOf.get(name)), at: [...part.at], knots: [...side.knots],
+    order: body.byNumber.map(line => line.row), at: [...part.at], knots: [...side.knots],
     lanes: side.lanes, group: body.group, folds: body.folds,
     names: body.lines.map(line => line.name), kinds: rows.map(row => row.kind),
   };
@@ -157,9 +156,7 @@ def test_every_edge_has_its_lane_and_no_two_lanes_are_one(laid_out: list[Any]) -
             assert set(ending) <= {knots.get(row)}
 
 
-FOLDED = """
-names => foldsOf(names).map(fold => [fold.first, fold.last, fold.name])
-"""
+FOLDED = "names => foldsOf(names).map(fold => [fold.first, fold.last, fold.name])"
 
 
 def test_a_scope_in_two_stretches_folds_twice(page: Any) -> None:

@@ -74,13 +74,12 @@ class Header {
     const most = innerWidth < NARROW ? FIRST_ENDS / 2 : FIRST_ENDS;
     const lines = new Map(main.lines.map(line => [line.name, line]));
     const groups = ["inputs", "outputs"].map(name => {
-      const [inView, others] = [true, false].map(
-        isInView => graph[name].filter(end => lines.has(end.op) === isInView));
-      const shown = [...inView, ...others].slice(0, most), more = graph[name].length - shown.length;
+      const ends = [...graph[name]].sort((a, b) => lines.has(b.op) - lines.has(a.op));
+      const shown = ends.slice(0, most), more = ends.length - shown.length;
       const count = !shown.length ? "none" : more ? `and ${number(more)} more` : "";
-      const ends = shown.flatMap(end => [this.end(end, lines.get(end.op)), " "]);
+      const links = shown.flatMap(end => [this.end(end, lines.get(end.op)), " "]);
       const soft = words => make("span", "soft", words);
-      return make("div", "", soft(`${name} `), ...ends, soft(count));
+      return make("div", "", soft(`${name} `), ...links, soft(count));
     });
     byId("ends").replaceChildren(...groups, weights ? make("span", "soft", weights) : "");
   }

@@ -198,15 +198,12 @@ class List {
 
   // What flows on, where that is not the full gradient on all sides.
   flow(lines) {
-    const element = make("span", "flows");
     const flows = this.view.sides().map(side => flowOf(lines, side));
     const isSame = flows.every(flow => flow === flows[0]);
-    if (isSame && flows[0] === Flow.FULL) return element;
-    (isSame ? flows.slice(0, 1) : flows).forEach((flow, at) => {
-      if (at) element.append(make("span", "to", "→"));
-      element.append(make("span", `flow f${flow}`, FLOW_WORDS[flow]));
-    });
-    return element;
+    const shown = isSame ? flows.slice(0, flows[0] === Flow.FULL ? 0 : 1) : flows;
+    return make("span", "flows", ...shown.flatMap((flow, at) => [
+      at ? make("span", "to", "→") : "", make("span", `flow f${flow}`, FLOW_WORDS[flow]),
+    ]));
   }
 }
 

@@ -1,13 +1,12 @@
 // Curves, bars, heat maps and histograms, each an SVG.
 
 function drawPlot(plot) {
-  const group = make("div", "plot");
-  for (const dy of new Set(plot.curves.map(curve => curve.dy))) {
+  const upstream = new Set(plot.curves.map(curve => curve.dy));
+  return make("div", "plot", ...[...upstream].map(dy => {
     const curves = plot.curves.filter(curve => curve.dy === dy);
     const caption = dy === null ? "dx over dy" : `dx over x, where dy = ${dy}`;
-    group.append(captioned(drawCurves(curves, plot), caption));
-  }
-  return group;
+    return captioned(drawCurves(curves, plot), caption);
+  }));
 }
 
 const captioned = (picture, title) => make("figure", "", picture, make("figcaption", "", title));
