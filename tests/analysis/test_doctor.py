@@ -249,28 +249,16 @@ GIVEN_TEXT = node("x", "Placeholder", dtype="string")
 
 RUNS: dict[str, tuple[tuple[NodeDef, ...], set[str], str]] = {
     "a quantized Relu stays one": (
-        (
-            *(node("low", "Const"), node("high", "Const")),
-            node("q", "QuantizeV2", "x", "low", "high", T="quint8"),
-            node("r", "QuantizedRelu", "q", "q:1", "q:2", Tinput="quint8", out_type="quint8"),
-            node("y", "Dequantize", "r", "r:1", "r:2", T="quint8"),
-        ),
-        {"q", "r", "y"},
-        "relu(x0)",
-    ),
+        (node("low", "Const"), node("high", "Const"),
+         node("q", "QuantizeV2", "x", "low", "high", T="quint8"),
+         node("r", "QuantizedRelu", "q", "q:1", "q:2", Tinput="quint8", out_type="quint8"),
+         node("y", "Dequantize", "r", "r:1", "r:2", T="quint8")), {"q", "r", "y"}, "relu(x0)"),
     "an image codec": (JPEG, {"d", "e", "q"}, "x"),
     "text": ((node("s", "AsString", "x", **F), node("y", "StringToNumber", "s")), {"s"}, "x"),
     "what is computed is not known": (
-        (
-            cast("q", "x", "float32", "int32"),
-            node("n", "Const", dtype="int32"),
-            node("m", "Mul", "n", "q", T="int32"),
-            cast("y", "m", "int32", "float32"),
-        ),
-        {"q"},
-        "",
-    ),
-}
+        (cast("q", "x", "float32", "int32"), node("n", "Const", dtype="int32"),
+         node("m", "Mul", "n", "q", T="int32"), cast("y", "m", "int32", "float32")), {"q"}, ""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", RUNS)
@@ -292,6 +280,19 @@ def test_ops_between_floats_are_advised_to_count_as_one(case: str) -> None:
     patch = json.loads(rest[rest.index("{") : rest.index("}") + 1])
     rules = [{"match": {"pattern": pattern}, "patch": patch}]
     assert one(graphpatch.apply(rules, before).model).verdict == "flows"
+
+
+def test_in_a_function_no_tensor_is_named_to_differentiate_by() -> None:
+    """The int32 argument is read to look up rows, or not at all."""
+    call, remedies = calling("PartitionedCall")[1], []
+    for read in "ac":
+        lookup = node("r", "Gather", "c", read, Tindices="int32", Tparams="float32")
+        inner = graphs.function("f", ["a"], [const("c"), lookup], {"b": "r:output:0"})
+        inner.signature.input_arg[0].type = 3
+        [finding] = one(model(node("x", "Placeholder", **I32), call, functions=[inner])).findings
+        remedies.append((finding.kind, finding.remedy.rpartition(" with respect to ")[2]))
+    outside = "a tensor downstream of the call of its function", "y:0, downstream of it"
+    assert remedies == [("dtype", remedy) for remedy in outside]
 
 
 ALSO_READ = (*JPEG, node("more", "Identity", "d", T="uint8"))
@@ -322,7 +323,7 @@ TEXTS = (
         (TEXTS, {"d"}, "differentiate with respect to y:0, downstream of it"),
         (EMBEDDING, {"emb"}, "differentiate with respect to emb:0, downstream of it"),
         ((X, *ALSO_READ), {"d", "e", "q"}, "differentiate with respect to y:0, downstream of it"),
-        ((GIVEN_TEXT, node("y", "StringToNumber", "x")), {"y"}, "with respect to y:0, downstream"),
+        ((GIVEN_TEXT, node("y", "DecodeWav", "x")), {"y"}, "with respect to y:0, downstream of it"),
         ((X, cast("y", "x", "float32", "int32")), {"y"}, "take x:0, before it, as the loss"),
         ((X, C, node("y", "Greater", "x", "c")), {"y"}, "nothing downstream of it is float again"),
     ],
@@ -330,11 +331,13 @@ TEXTS = (
 def test_ops_that_cannot_count_as_one_are_not_advised_to(
     nodes: Any, blocked: set[str], remedy: str
 ) -> None:
-    found = {finding.node.name: finding.remedy for finding in one(model(*nodes)).findings}
-    assert found.keys() == blocked
-    for told in found.values():
-        assert remedy in told
-        assert "pattern" not in told
+    findings = {finding.node.name: finding for finding in one(model(*nodes)).findings}
+    assert findings.keys() == blocked
+    for finding in findings.values():
+        assert remedy in finding.remedy
+        assert "pattern" not in finding.remedy
+        is_asked = finding.op_type == "DecodeWav"  # the others give texts, ints or bools
+        assert (finding.consequence != causes.NONE) == is_asked
 
 
 def test_a_path_that_carries_values_comes_before_one_through_a_shape() -> None:

@@ -384,9 +384,8 @@ RAISED: dict[str, Sequence[Cause]] = {
               KEY_MISSING, "write the gradient of that key as a formula: the true one, no stand-in",
               lambda at_op: [rule_for(at_op.node, TRUE, _formula(OF_FOLDED, *[None] * 4))],
               lambda at_op: override_key(at_op.node) == FOLDED),
-        Cause("key", "override key {key}, which no program registers", KEY_MISSING,
-              f'{REGISTER}; "default" takes it off: a stand-in',
-              _to_default)],
+        Cause("key", "override key {key}, which TensorFlow does not register", KEY_MISSING,
+              f'{REGISTER}; "default" takes it off: a stand-in', _to_default)],
     "custom_gradient": [
         Cause("swish", "key {key}, which tf.nn.swish left: only the process that built it knows it",
               KEY_MISSING,
@@ -407,7 +406,10 @@ RAISED: dict[str, Sequence[Cause]] = {
     "missing": [
         Cause("missing",
               "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
-              "{says}", IN_BETWEEN, applies=lambda at_op: at_op.read not in flow.TRAINABLE),
+              "{says}", IN_BETWEEN, applies=lambda at_op: at_op.read not in flow.TRAINABLE
+              and any(map(flow.is_asked_for, at_op.node.outputs or ()))),
+        Cause("missing", "{op} reads {read} and gives {given}, which carry no gradient", NONE,
+              IN_BETWEEN, applies=lambda at_op: at_op.read not in flow.TRAINABLE),
         Cause("construction", "{op} of a construction, which has no second derivative", "{says}",
               'store the gradient as a function ("emit": "function"), and call '
               "graphpatch.register_gradients(FILE) before the first gradients are built",
@@ -473,13 +475,13 @@ REST = (
     Cause("shape", "{op}: it reads a shape, not the values", NONE,
           "the loss does not depend on the values here; there is no gradient",
           applies=lambda at_op: flow.reads_shape_alone(at_op.op)),
+    Cause("dtype", "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE,
+          applies=lambda at_op: at_op.read not in flow.TRAINABLE),
     Cause("inside", "{op}: inside its function nothing comes back from this output to input {slot}",
           NONE, "fix what blocks inside the function", applies=_calls_functions),
     Cause("write", "{op}: what is written to a variable has no gradient", NONE, OUTSIDE,
           applies=lambda at_op: at_op.op.startswith(("Assign", "Resource", "Scatter"))
           and not at_op.op.startswith("ResourceGather")),
-    Cause("dtype", "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE,
-          applies=lambda at_op: at_op.read not in flow.TRAINABLE),
     Cause("dtype", "{op} gives {given}, which carries no gradient", NONE, IN_BETWEEN,
           applies=lambda at_op: at_op.given not in flow.TRAINABLE),
     Cause("not_differentiable", "{op} is registered as not differentiable", NONE,
@@ -494,6 +496,8 @@ REST = (
 def _named(text: str, at_op: OpOnPath) -> str:
     """Fill in what a text says of an op and of its path."""
     refusal, behind, before = at_op.answer.first, at_op.behind, at_op.before
+    is_main = at_op.node.body.is_main  # no tensor in a function can be fetched
+    it = "it" if is_main else "the call of its function"
     return text.format(
         op=at_op.op,
         slot=at_op.step.slot,
@@ -503,8 +507,10 @@ def _named(text: str, at_op: OpOnPath) -> str:
         key=override_key(at_op.node) or "",
         rule=rule_of(at_op.node),
         says=NONE if refusal is None else refusal.says,
-        behind=f"{behind}, downstream of it" if behind else "a tensor downstream of it",
-        before=f"{before}, before it," if before else "a tensor before it",
+        behind=f"{behind}, downstream of it"
+        if behind and is_main
+        else f"a tensor downstream of {it}",
+        before=f"{before}, before it," if before and is_main else f"a tensor before {it}",
     )
 
 
