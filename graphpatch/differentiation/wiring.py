@@ -115,11 +115,16 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         return [self.tensor(str(name)) for name in tensors if name is not None]
 
     def depending_on(self, tensors: Iterable[Tensor], by_gradients: bool = False) -> set[int]:
-        """Return the ops that depend on those of tensors, and these; or where gradients flow back.
+        """Return the ops that depend on tensors, and those of these; or where gradients flow back.
 
-        `by_gradients` follows outputs that carry gradients alone.
+        `by_gradients` follows outputs that carry gradients alone, as TensorFlow does also the other
+        outputs of the first ops.
         """
-        form, uses, depending = self.form, self.uses, {index for index, _ in tensors}
+        form, uses, tensors = self.form, self.uses, {*tensors}
+        first = {index for index, _ in tensors}
+        reads = ((index, use) for index in first for use in uses.get(index, ()))
+        behind = {reader for index, (output, reader) in reads if (index, output) in tensors}
+        depending = set(first) if by_gradients else behind
         todo = list(depending)
         for index in todo:
             readers = uses.get(index, ())
@@ -128,7 +133,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
                 if reader not in depending and (carrying is None or output in carrying):
                     depending.add(reader)
                     todo.append(reader)
-        return depending
+        return depending | first
 
     def _form(self, index: int) -> Form:
         key = self.body.heads.ops[index], self.body.form(index)

@@ -34,7 +34,7 @@ from graphpatch.graph.walk import reached
 from graphpatch.names import op_of
 from graphpatch.page.lines import BodySide, Tables, body_table, lines_on_path
 from graphpatch.page.marks import RuleMarks
-from graphpatch.shown import one_line, short
+from graphpatch.shown import one_line, plural, short
 
 DOCUMENT_VERSION = 3
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -283,7 +283,7 @@ class GraphSides:
         missing = [op for op in marked if op not in self.main[0].rows]
         if missing:
             ops = short(list(map(one_line, missing)))
-            yield f"rules touch {len(missing):,} ops that are not between the ends: {ops}"
+            yield f"rules touch {plural(len(missing), 'op')} not between the ends: {ops}"
         blocking = chain(*map(self._blocking, chain(*self.pairs)))
         if any(finding.kind == "tensor_array" for finding in blocking):
             yield V1_ARRAYS
@@ -393,9 +393,8 @@ def pairs(doctor: Doctor, main: BodySide, ends: GradientEnds) -> tuple[list[Pair
     if not ends.are_named and len(every) > 1:
         counted = sources[: max(1, MOST_OPS_ASKED // (len(main.line_of) + 1))]
         behind = dict[Tensor, set[int]]()  # the ops that depend on a source
-        for index, number in counted:
-            readers = (reader for output, reader in wiring.readers(index) if output == number)
-            behind[index, number] = wiring.depending_on((reader, 0) for reader in readers)
+        for source in counted:
+            behind[source] = wiring.depending_on([source]).difference([source[0]])
         connected = [
             (source, target)
             for source, target in every

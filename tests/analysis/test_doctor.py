@@ -495,30 +495,23 @@ A = node("a", "Tanh", "x")
 PATCHED: dict[str, tuple[list[Any], list[Any], str, str, list[str], list[str]]] = {
     "a tape drops what a function carries": (
         [CARRIED], [A, Y], "flows", "error", ["carried"],
-        ["rule 'halves' carries its gradient in a function", "register_gradients"],
-    ),
+        ["rule 'halves' carries its gradient in a function", "register_gradients"]),
     "a key of ours": (
         [KEYED], [node("y", "Tanh", "x")], "error", "error", ["our_key"],
-        ["graphpatch.register_gradients(FILE)"],
-    ),
+        ["graphpatch.register_gradients(FILE)"]),
     "a Sign that counts as the identity": (
-        [SIGN], [node("a", "Sign", "x"), Y], "flows", "flows", [], [],
-    ),
+        [SIGN], [node("a", "Sign", "x"), Y], "flows", "flows", [], []),
     "beside another rule": (
-        [SIGN, CARRIED], [node("a", "Sign", "x"), Y], "flows", "error", ["carried"], [],
-    ),
+        [SIGN, CARRIED], [node("a", "Sign", "x"), Y], "flows", "error", ["carried"], []),
     "stop_gradient": (
         [STOP], [node("a", "Exp", "x"), node("y", "Sin", "a")], "none", "none", ["our_rule"],
-        ["rule 'bad' stops it here", "graphpatch revert FILE --rule 'bad'"],
-    ),
+        ["rule 'bad' stops it here", "graphpatch revert FILE --rule 'bad'"]),
     "null": (
         [ONE_SIDE], [node("a", "FloorDiv", "w", "x"), node("y", "Sin", "a")], "none", "none",
-        ["our_rule"], ["rule 'bad' stops it here", "graphpatch revert FILE --rule 'bad'"],
-    ),
+        ["our_rule"], ["rule 'bad' stops it here", "graphpatch revert FILE --rule 'bad'"]),
     "stop_gradient in a function": (
         [STOP], [node("y", "f", "x")], "zero", "error", ["our_rule", "carried"],
-        ["rule 'bad' stops it here"],
-    ),
+        ["rule 'bad' stops it here"]),
 }  # fmt: skip
 
 

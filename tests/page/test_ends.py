@@ -23,25 +23,20 @@ BEST = "axis:Const(dtype=int32) best:ArgMax({},axis,output_type=int64,Tidx=int32
 CASES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "what an iterator gives": (
         "handle:Placeholder(dtype=string) it:IteratorFromStringHandle(handle)"
-        " next:IteratorGetNext(it) y:Relu(next)", ("next:0",), ("y:0",)
-    ),
+        " next:IteratorGetNext(it) y:Relu(next)", ("next:0",), ("y:0",)),
     "the scores before an ArgMax": (
         f"{X} {FLAG} logits:Relu(x) scores:Softmax(logits) {BEST.format('scores')}",
-        ("x:0",), ("scores:0",)
-    ),
+        ("x:0",), ("scores:0",)),
     "a rate and a flag after tensors": (
-        "rate:Placeholder image:Placeholder y:Mul(rate,image)", ("image:0", "rate:0"), ("y:0",)
-    ),
+        "rate:Placeholder image:Placeholder y:Mul(rate,image)", ("image:0", "rate:0"), ("y:0",)),
     "a loss before an accuracy, and no slot of an optimizer or second gradient": (
         "rate:Placeholder words:Placeholder(dtype=int64) v:VariableV2 adam:Identity(v)"
         " e:GatherV2(v,words,axis,Tindices=int64,Taxis=int32) step:Mul(rate,v)"
         f" train/gradients_1/y_grad:Exp(e) {BEST.format('e')}"
         " accuracy:Cast(best,SrcT=int64,DstT=float32) loss:Tanh(e)"
-        " w:ApplyGradientDescent(v,step,e)", ("words:0", "rate:0"), ("loss:0", "accuracy:0")
-    ),
+        " w:ApplyGradientDescent(v,step,e)", ("words:0", "rate:0"), ("loss:0", "accuracy:0")),
     "no placeholder that nobody reads": (
-        f"{X} given:PlaceholderWithDefault(x) y:Relu(x)", ("x:0", "given:0"), ("y:0",)
-    ),
+        f"{X} given:PlaceholderWithDefault(x) y:Relu(x)", ("x:0", "given:0"), ("y:0",)),
 }  # fmt: skip
 
 
@@ -116,3 +111,11 @@ def test_an_op_that_is_called_like_a_control_input_reads_nothing_more() -> None:
     graph = graphdef(x, odd, node("y", "Relu", "x", "^^x", T=attr("float32")))
     assert Wiring(graphpatch.load(graph).graphs[0].main).inputs(2) == [(0, 0)]
     assert "graphs" in graphpatch.view(graph).document()
+
+
+def test_what_reads_other_outputs_of_a_source_is_not_between_the_ends() -> None:
+    """It was shown as an op at which the gradient ends."""
+    axis = "axis:Const(dtype=int32) x:Placeholder s:Split(axis,x,num_split=2)"
+    split = graphdef(*net(f"{axis} y:Relu(s) z:Tanh(s:1) w:Add(y,z)"))
+    document = graphpatch.view(split, sources="s:0", targets="w:0").document()
+    assert document["bodies"][0]["names"] == ["w", "y", "s"]
