@@ -142,10 +142,8 @@ def test_an_op_is_added_beside_another(graph: Graph, editor: Editor) -> None:
 
 @pytest.mark.parametrize("label", ["main", "f"])
 def test_a_name_that_is_taken_gets_a_number(graph: Graph, editor: Editor, label: str) -> None:
-    body = graph.body(label)
-    found = [
-        editor.add(name, "NoOp", [], {}, body.node("sum")).name for name in ("sum", "sum", "x")
-    ]
+    body, beside = graph.body(label), graph.body(label).node("sum")
+    found = [editor.add(name, "NoOp", [], {}, beside).name for name in ("sum", "sum", "x")]
     assert found == ["sum_1", "sum_2", "x_1"]  # x is an op of the graph, an argument of f
     for _ in range(2):
         moved = body.node("sum")

@@ -44,9 +44,9 @@ def test_what_is_filled_in_are_the_bytes_of_op_by_op(
     patch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["xs", *(f"y{k:02}" for k in range(COUNT))]
-    adds = [node(f"add_{name}", "AddV2", "xs", name, T=attr("float32")) for name in names[1:]]
-    inputs = [node(name, "Placeholder", dtype=attr("float32")) for name in names]
-    graph, filled, fill = graphdef(*inputs, *adds), list[bool](), template._fill
+    adds = [node(f"add_{name}", "AddV2", "xs", name) for name in names[1:]]
+    graph = graphdef(*(node(name, "Placeholder") for name in names), *adds)
+    filled, fill = list[bool](), template._fill
 
     def counted(*arguments: Any) -> bool:
         filled.append(fill(*arguments))
@@ -66,12 +66,11 @@ def test_what_is_filled_in_are_the_bytes_of_op_by_op(
 
 def test_what_a_rule_says_is_said_where_its_ops_are_edited_one_by_one() -> None:
     inside = function("f", ["a"], [node("elu", "Elu", "a")], {"b": "elu:activations:0"})
-    types = dict.fromkeys(("Tin", "Tout"), attr(["float32"]))
-    call = node("call", "PartitionedCall", "images", f=attrs.function("f"), **types)
+    call = node("call", "PartitionedCall", "images", f=attrs.function("f"))
     graph = graphdef(node("images", "Placeholder"), *RELUS, call, functions=[inside])
-    gradient = {"formula": "dy * tensor('images')"}
-    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": gradient}}
-    assert "calls function f" in graphpatch.apply([rule], graph).report["notes"][0]
+    patch = {"override_gradient": {"formula": "dy * tensor('images')"}}
+    result = graphpatch.apply([{"match": {"op": "Relu"}, "patch": patch}], graph)
+    assert "calls function f" in result.report["notes"][0]
 
 
 @pytest.mark.parametrize("patch", [
