@@ -332,8 +332,3 @@ def is_of_rule(node: Node) -> bool:
 def is_carrier(node: Node) -> bool:
     """Return whether an op calls a function of ours, of which the library names the gradient."""
     return node.op in node.body.library.gradients and provenance.record(node) is not None
-
-
-def is_hidden(node: Node) -> bool:
-    """Return whether a rule gave the op's outputs another gradient, so that none reaches the op."""
-    return bool(provenance.shadow(node))

@@ -239,9 +239,7 @@ class GradientReplay:
         Refusals are listed in TensorFlow's order; it stops at the first, and what lies beyond is
         what would come after it is fixed.
         """
-        walk = _Walk(self, wiring, sources, targets, within)
-        walk.run()
-        return walk.back
+        return _Walk(self, wiring, sources, targets, within).run()
 
     def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
         """Return what an op answers where a gradient comes to one of its outputs.
@@ -469,7 +467,7 @@ class _Walk:
             for loop, loop_exits in self.exits_of.items()
         }
 
-    def run(self) -> None:
+    def run(self) -> BackwardPass:
         """Visit each op when all that read it were visited: of loops, as TensorFlow does there."""
         wiring, pending, visited = self.wiring, self.pending, self.back.visited
         inputs, tensors, got = wiring.inputs, wiring.tensors, self.back.got
@@ -498,6 +496,7 @@ class _Walk:
             if index in pending and index not in visited and not got.isdisjoint(tensors(index)):
                 refusal = Refusal(Node(wiring.body, index), "loop_inside", NEVER_VISITED)
                 self.back.raised.append(refusal)
+        return self.back
 
     def _ready(self, index: int) -> Sequence[int]:
         """Return the ops to visit after all readers of this one: Exits wait for one another."""

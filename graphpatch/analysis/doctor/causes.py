@@ -76,6 +76,11 @@ class OpOnPath:
         )
 
     @property
+    def gets_zeros(self) -> bool:
+        """Return whether the gradient of the slot is always zero, whatever comes to the op."""
+        return self.answer.nonzero_from.get(self.step.slot, {0}) == frozenset()
+
+    @property
     def is_blocked(self) -> bool:
         """Return whether a gradient ends here: an op that it flows through has nothing to fix."""
         is_zero = given_to_slot(self.wiring, self.step) == "zero"
@@ -197,6 +202,7 @@ def _formula(*dx: str | None) -> PatchJson:
     return {"override_gradient": {"formula": list(dx)}}
 
 
+TO_DEFAULT: PatchJson = {"override_gradient": "default"}
 QUOTIENT: PatchJson = {"surrogate_gradient": "x0 / x1"}
 
 # By op type the derivative that TensorFlow lacks.
@@ -326,13 +332,6 @@ TAKE_OFF = "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
-def _to_default(at_op: OpOnPath) -> list[RuleDict]:
-    known = at_op.node.opdef
-    if known is None or known.gradient != "registered":
-        return []
-    return [rule_for(at_op.node, "its own gradient", {"override_gradient": "default"})]
-
-
 @dataclass(frozen=True, slots=True)
 class Cause:
     """A class of findings: what it says of an op, what fixes it, when it applies."""
@@ -345,14 +344,10 @@ class Cause:
     applies: Callable[[OpOnPath], bool] = lambda at_op: True
 
 
-def _gets_zeros_of_rule(at_op: OpOnPath) -> bool:
-    outputs = at_op.answer.nonzero_from.get(at_op.step.slot)
-    return outputs is not None and not outputs and is_of_rule(at_op.node)
-
-
 def _is_stopped_by_rule(at_op: OpOnPath) -> bool:
     refusal = at_op.answer.first
-    return is_of_rule(at_op.node) and (refusal is None or refusal.kind not in (CARRIED, "key"))
+    is_let_through = refusal is not None and refusal.kind in (CARRIED, "key")
+    return is_of_rule(at_op.node) and (at_op.gets_zeros or not is_let_through)
 
 
 def _calls_functions(at_op: OpOnPath) -> bool:
@@ -360,9 +355,8 @@ def _calls_functions(at_op: OpOnPath) -> bool:
 
 
 # fmt: off
-OUR_RULE = Cause("our_rule", "rule '{rule}' stops it here", NONE, TAKE_OFF,
-                 applies=_is_stopped_by_rule)
-OF_RULES = (replace(OUR_RULE, consequence=ZEROS, applies=_gets_zeros_of_rule), OUR_RULE)
+OF_RULE = Cause("our_rule", "rule '{rule}' stops it here", "{none}", TAKE_OFF,
+                applies=_is_stopped_by_rule)
 
 SECOND_DERIVATIVE = Cause(
     "second", "{op}: TensorFlow has no second derivative of it", "{says}",
@@ -385,13 +379,15 @@ RAISED: dict[str, Sequence[Cause]] = {
               lambda at_op: [rule_for(at_op.node, TRUE, _formula(OF_FOLDED, *[None] * 4))],
               lambda at_op: override_key(at_op.node) == FOLDED),
         Cause("key", "override key {key}, which TensorFlow does not register", KEY_MISSING,
-              f'{REGISTER}; "default" takes it off: a stand-in', _to_default)],
+              f'{REGISTER}; "default" takes it off: a stand-in',
+              lambda at_op: [rule_for(at_op.node, "its own gradient", TO_DEFAULT)]
+              if (known := at_op.node.opdef) and known.gradient == "registered" else [])],
     "custom_gradient": [
         Cause("swish", "key {key}, which tf.nn.swish left: only the process that built it knows it",
               KEY_MISSING,
               'take the key off ("default"): the gradient of x * sigmoid(x) is the true one, no '
               "stand-in",
-              lambda at_op: [rule_for(at_op.node, TRUE, {"override_gradient": "default"})],
+              lambda at_op: [rule_for(at_op.node, TRUE, TO_DEFAULT)],
               lambda at_op: is_swish(at_op.node)),
         Cause("custom_gradient",
               "key {key}, which tf.custom_gradient left: only the process that built it knows it",
@@ -506,6 +502,7 @@ def _named(text: str, at_op: OpOnPath) -> str:
         given=at_op.given,
         key=override_key(at_op.node) or "",
         rule=rule_of(at_op.node),
+        none=ZEROS if at_op.gets_zeros else NONE,
         says=NONE if refusal is None else refusal.says,
         behind=f"{behind}, downstream of it"
         if behind and is_main
@@ -518,7 +515,7 @@ def finding_of(at_op: OpOnPath) -> Finding:
     """Return why no gradient comes back through this op: a rule, what is raised, or its op type."""
     refusal, by_type = at_op.answer.first, OF_OP_TYPES.get(at_op.op)
     of_op = [by_type] if by_type is not None else []
-    causes = chain(OF_RULES, of_op if refusal is None else RAISED[refusal.kind], REST)
+    causes = chain([OF_RULE], of_op if refusal is None else RAISED[refusal.kind], REST)
     cause = next(cause for cause in causes if cause.applies(at_op))
     texts = (cause.what, cause.consequence, cause.remedy)
     what, consequence, remedy = (_named(text, at_op) for text in texts)

@@ -17,7 +17,7 @@ from graphpatch.analysis.doctor.causes import (
 from graphpatch.control_flow.stored import stored_contexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
-from graphpatch.differentiation.flow import CARRIED, TRAINABLE, is_hidden, rule_of
+from graphpatch.differentiation.flow import CARRIED, TRAINABLE, rule_of
 from graphpatch.differentiation.replay import (
     BackwardPass,
     GradientReplay,
@@ -29,6 +29,7 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.formats import Model
 from graphpatch.formats.saved_model import held_gradients
+from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import ENTERS, EXITS, MERGES
@@ -124,17 +125,12 @@ class Doctor:
     def _shapes(self) -> Shapes:
         return Shapes(self.main)
 
-    def noting_swap(
-        self, diagnosis: PairDiagnosis, source: Tensor, target: Tensor
-    ) -> PairDiagnosis:
+    def noting_swap(self, pair: PairDiagnosis, source: Tensor, target: Tensor) -> PairDiagnosis:
         """Return the diagnosis of a pair; where its ends were swapped, it says so."""
-        if diagnosis.connected or self._path(self.main, target, source) is None:
-            return diagnosis
-        says = (
-            f"{diagnosis.source} is computed from {diagnosis.target}: are source and target "
-            "(--from and --to) swapped?"
-        )
-        return replace(diagnosis, says=says)
+        if pair.connected or self._path(self.main, target, source) is None:
+            return pair
+        are = "are source and target (--from and --to) swapped?"
+        return replace(pair, says=f"{pair.source} is computed from {pair.target}: {are}")
 
     def diagnose(self, source: Tensor, target: Tensor) -> PairDiagnosis:
         """Return why the gradient of `target` with respect to `source` is what it is."""
@@ -290,8 +286,8 @@ class Doctor:
         places = [place for place in reversed(range(len(steps))) if blocks[place]]
         for place in places:
             at_op = OpOnPath(wiring, steps[place], answers[place], steps, place)
-            if place < places[0] and is_hidden(at_op.node):
-                continue  # no gradient gets there, whatever it has
+            if place < places[0] and provenance.shadow(at_op.node):
+                continue  # a rule gave its outputs another gradient: none gets there
             # Of a run of ops without gradients, the first one made it so.
             is_led_into = answers[place].first is None and at_op.read not in TRAINABLE
             if not (place and blocks[place - 1] and is_led_into):

@@ -68,10 +68,6 @@ class OpsOnPath:
             if (key := override_key(node)) is not None
         ]
 
-    def is_known(self, key: str) -> bool:
-        """Return whether TensorFlow or the file registers a gradient of this key."""
-        return is_registered(key) or key in self.doctor.tape.restored
-
     @cached_property
     def is_patched(self) -> bool:
         """Return whether some activation on the path has another gradient than its own.
@@ -102,13 +98,6 @@ def _unpatched_patterns(ops: OpsOnPath) -> Iterator[Node]:
     for name in names if names and ops.is_patched else ():
         nodes = find(ops.graph, match_from({"pattern": f"@{name}"})).nodes
         yield from (node for node in nodes if node in ops.on_path and not _is_covered(node))
-
-
-def _training(ops: OpsOnPath) -> Iterator[Node]:
-    for node in ops.nodes:
-        value = node.attr("is_training") if node.op in TRAINED else None
-        if node.op in TRAINED and (value is None or value.b):
-            yield node
 
 
 def _ignored(ops: OpsOnPath) -> Iterator[Node]:
@@ -160,10 +149,13 @@ NOTE_KINDS: tuple[tuple[str, Callable[[OpsOnPath], Iterable[Node]], str], ...] =
      "activations on the way that no rule covers"),
     ("activation_patterns", _unpatched_patterns,
      "activations made of several ops that no rule covers"),
-    ("training_batch_norm", _training,
+    ("training_batch_norm",
+     lambda ops: (n for n in ops.nodes if n.op in TRAINED
+                  and ((value := n.attr("is_training")) is None or value.b)),
      "batch norms in training form: fed one example, they give no gradient but zero (--run)"),
     ("unregistered_key",
-     lambda ops: (n for n, key in ops.keyed if not ops.is_known(key)
+     lambda ops: (n for n, key in ops.keyed
+                  if not (is_registered(key) or key in ops.doctor.tape.restored)
                   and not key.startswith(CUSTOM) and n.op not in ops.graph.library.signatures),
      "overrides by a key that TensorFlow does not register: the program that loads it must"),
     ("ignored_override", _ignored,

@@ -122,22 +122,19 @@ def _source_by_source(
 def missing_end(graph: ModelGraph) -> str:
     """Say which end of a pair a graph has none of, and which tensors could be one."""
     wiring = Wiring(graph.main)
-    if fed_floats(wiring):
-        return f"every op is read by another one; name the loss with --to{_some_floats(wiring, -1)}"
-    return f"nothing is fed (no placeholder); name a source with --from{_some_floats(wiring, 1)}"
-
-
-def _some_floats(wiring: Wiring, order: int) -> str:
-    names = wiring.body.heads.names
+    is_fed = bool(fed_floats(wiring))
     floats = (
-        f"{names[index]}:0"
-        for index in range(len(names))[::order]
+        wiring.spelled((index, 0))
+        for index in range(len(wiring.body))[:: -1 if is_fed else 1]
         if wiring.dtype((index, 0)) in DIFFERENTIABLE
         and is_fetchable(wiring, (index, 0))
-        and (order < 0 or wiring.body.heads.ops[index] != "Const")
+        and (is_fed or wiring.body.heads.ops[index] != "Const")
     )
     some = list(islice(floats, CANDIDATES))
-    return f", for example {', '.join(some)}" if some else ""
+    examples = f", for example {', '.join(some)}" if some else ""
+    if is_fed:
+        return f"every op is read by another one; name the loss with --to{examples}"
+    return f"nothing is fed (no placeholder); name a source with --from{examples}"
 
 
 # Rules are tried before they are offered: applied to the model, whose pairs are asked about again.
