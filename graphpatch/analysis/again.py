@@ -270,9 +270,8 @@ def _node_faults(
 
 
 def _fault_at(node: Node, kind: str, says: str, is_of_rules: bool) -> StructureFault:
-    where = "" if node.body.is_main else f" in function {node.body.label!r}"
     name = provenance.in_model(node).name
-    return StructureFault(kind, node.body.label, name, f"{node}{where} {says}", is_of_rules)
+    return StructureFault(kind, node.body.label, name, f"{node} {says}", is_of_rules)
 
 
 def _lost_gradients(made: ModelGraph, actual: ModelGraph) -> Iterator[StructureFault]:
