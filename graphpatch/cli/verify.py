@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from graphpatch.analysis.again import SWAPPED
 from graphpatch.cli import options
@@ -12,6 +12,18 @@ from graphpatch.cli.options import Texts, option
 from graphpatch.cli.say import bar, say_answer
 from graphpatch.formats import load
 from graphpatch.shown import and_more, plural, short
+
+if TYPE_CHECKING:
+    from graphpatch.runtime.verify.formulas import FormulaCheck
+    from graphpatch.runtime.verify.overrides import Overrides
+    from graphpatch.runtime.verify.results import (
+        Branches,
+        Forward,
+        GradientPair,
+        GraphRan,
+        Verification,
+        VerifiedGraph,
+    )
 
 OF_EACH_KIND = 10  # lines
 DIFFERS, NOT_COMPARED = 1, 4  # exit statuses
@@ -66,30 +78,30 @@ def command(
             allow_unsafe_ops=allow_unsafe_ops,
             progress=progress,
         )
-    document = verification.document()
-    say_answer(as_json, document, _lines_of_verification(document, every))
+    lines = _lines_of_verification(verification, every)
+    say_answer(as_json, verification.document(), lines)
     return 0 if verification.ok else DIFFERS if verification.failures else NOT_COMPARED
 
 
-def _lines_of_verification(document: dict[str, Any], every: bool) -> Iterator[str]:
-    failures, gaps = document["failures"], document["not_compared"]
+def _lines_of_verification(verification: Verification, every: bool) -> Iterator[str]:
+    failures, gaps = verification.failures, verification.not_compared
     if failures and failures[0].startswith(SWAPPED):
         yield failures[0]  # all else that differs follows from it
         return
-    for graph in document["graphs"]:
-        if len(document["graphs"]) > 1:
-            yield f"[{graph['label']}]"
+    for graph in verification.parts:
+        if len(verification.parts) > 1:
+            yield f"[{graph.label}]"
         for title, lines in _sections(graph):
             for place, line in enumerate(_first_lines(lines, every)):
                 yield f"{'' if place else title:<11} {line}"
-    verdict = document["verdict"]
+    verdict = verification.verdict
     if failures:
         verdict = f"differs: {plural(len(failures), 'failure')}"
     elif gaps:
         verdict = f"not compared: {plural(len(gaps), 'gap')}"
     elif verdict == "same structure":
         verdict = f"{verdict}; nothing was run"
-    yield f"{document['patched']}: {verdict}"
+    yield f"{verification.patched}: {verdict}"
     yield from (f"  {text}" for text in _first_lines(failures, every))
     prefix = "not compared: " if failures else ""
     yield from (f"  {prefix}{text}" for text in _first_lines(gaps, every))
@@ -102,26 +114,28 @@ def _first_lines(lines: Sequence[str], every: bool) -> Sequence[str]:
     return [*lines[:OF_EACH_KIND], f"{and_more(lines, OF_EACH_KIND)}; --all lists them"]
 
 
-def _sections(graph: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    structure = graph["structure"]
-    faults = [fault["says"] for fault in structure["faults"]]
+def _sections(graph: VerifiedGraph) -> Iterator[tuple[str, list[str]]]:
+    from graphpatch.runtime.verify.results import NotRun
+
+    made, ran = graph.made, graph.ran
+    faults = [fault.says for fault in made.faults]
     count = [plural(len(faults), "fault")] if faults else []
-    says = [structure["says"]] if structure["says"] else []
+    says = [made.says or made.why] if made.says or made.why else []
     yield "structure", [*says, *count, *faults]
-    if graph.get("settings", {}).get("tensorflow"):
-        yield "settings", list(_settings(graph["settings"]))
-    if "not_run" in graph:
-        yield "not run", [graph["not_run"]]
-    elif "forward" in graph:
-        yield "fed", [", ".join(f"{n} {shape}" for n, shape in graph["fed"].items()) or "nothing"]
-        yield "forward", list(_forward_lines(graph["forward"]))
-        yield "branches", list(_branch_lines(graph["branches"]))
-        yield "gradients", list(_gradient_lines(graph))
-        yield "overrides", list(_overrides(graph["overrides"]))
-        yield "formulas", list(_formulas(graph["formulas"]))
+    if ran is not None and ran.settings.get("tensorflow"):
+        yield "settings", list(_settings(ran.settings))
+    if isinstance(ran, NotRun):
+        yield "not run", [ran.not_run]
+    elif ran is not None:
+        yield "fed", [", ".join(f"{n} {shape}" for n, shape in ran.fed.items()) or "nothing"]
+        yield "forward", list(_forward_lines(ran.forward))
+        yield "branches", list(_branch_lines(ran.branches))
+        yield "gradients", list(_gradient_lines(ran))
+        yield "overrides", list(_overrides(ran.overrides))
+        yield "formulas", list(_formulas(ran.formulas))
 
 
-def _settings(settings: dict[str, Any]) -> Iterator[str]:
+def _settings(settings: Mapping[str, Any]) -> Iterator[str]:
     devices = ", ".join(settings["devices"])
     onednn = "on" if settings["onednn"] else "off"
     xla = "on" if settings["auto_clustering"] else "off"
@@ -133,31 +147,30 @@ def _settings(settings: dict[str, Any]) -> Iterator[str]:
         yield f"{plural(len(sets), 'set')} of values: {', '.join(sets)}"
 
 
-def _branch_lines(branches: dict[str, Any]) -> Iterator[str]:
-    if branches["watched"]:
-        yield f"both sides at {branches['reached']} of {branches['watched']} ops"
+def _branch_lines(branches: Branches) -> Iterator[str]:
+    if branches.watched:
+        yield f"both sides at {branches.reached} of {branches.watched} ops"
     else:
         yield "no op to watch"
-    yield from (f"not reached: {op} {why}" for op, why in branches["not_reached"].items())
-    for place, count in branches["not_watched"].items():
+    yield from (f"not reached: {op} {why}" for op, why in branches.not_reached.items())
+    for place, count in branches.not_watched.items():
         if count:
             yield f"not watched: {count} in {place}"
 
 
-def _forward_lines(forward: dict[str, Any]) -> Iterator[str]:
-    compared, differing = len(forward["compared"]), forward["differing"]
+def _forward_lines(forward: Forward) -> Iterator[str]:
+    compared, differing = len(forward.compared), forward.differing
     yield f"{compared - len(differing)} of {compared} tensors are bit-equal"
-    for values in forward["sets"]:
-        if not values["compared"] and values["not_compared"]:
-            why = values["not_compared"][0]
-            yield f"{values['values']} values: the model does not take them: {why}"
+    for values in forward.sets:
+        if not values.compared and values.not_compared:
+            yield f"{values.values} values: the model does not take them: {values.not_compared[0]}"
     yield from (f"differs: {name}: {how}" for name, how in differing.items())
-    for name, how in forward["optimised_differing"].items():
+    for name, how in forward.optimised_differing.items():
         yield f"note: where TensorFlow fuses ops {name} differs: {how}"
-    yield from _grouped(forward["not_compared"])
+    yield from _grouped(forward.not_compared)
 
 
-def _grouped(reasons: dict[str, str]) -> Iterator[str]:
+def _grouped(reasons: Mapping[str, str]) -> Iterator[str]:
     """Yield what was not compared: the tensors of each reason."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in reasons.items():
@@ -166,64 +179,51 @@ def _grouped(reasons: dict[str, str]) -> Iterator[str]:
         yield f"not compared: {short(names)}: {reason}"
 
 
-def _gradient_lines(graph: dict[str, Any]) -> Iterator[str]:
-    pairs = graph["gradients"]
-    same = [pair for pair in pairs if pair["state"] == "same"]
-    none = sum(pair["after"] == "None" for pair in same)
-    zero = sum(pair["zero"] for pair in same)
+def _gradient_lines(ran: GraphRan) -> Iterator[str]:
+    same = [pair for pair in ran.gradients if pair.state == "same"]
+    none, zero = sum(pair.after == "None" for pair in same), sum(pair.zero for pair in same)
     both = f", {none} of these None in both" if none else ""
     both += f", {zero} of these zero in both" if zero else ""
-    yield f"{len(pairs)} taken, {len(same)} unchanged{both}"
-    for pair in pairs:
-        if pair["state"] in ("changed", "fails"):
-            yield f"{pair['state']}: {_ends(pair)}: {_difference_in_words(pair)}"
-    lost = {_ends(pair): pair["before"] for pair in pairs if pair["state"] == "uncompared"}
-    yield from _grouped(lost)
-    yield from (f"not taken: {why}" for why in graph["gradients_not_taken"])
+    yield f"{len(ran.gradients)} taken, {len(same)} unchanged{both}"
+    for pair in ran.gradients:
+        if pair.state in ("changed", "fails"):
+            yield f"{pair.state}: {pair}: {_difference_in_words(pair)}"
+    yield from _grouped({str(p): p.before for p in ran.gradients if p.state == "uncompared"})
+    yield from (f"not taken: {why}" for why in ran.gradients_not_taken)
 
 
-def _ends(pair: dict[str, Any]) -> str:
-    return f"{pair['to']} with respect to {pair['from']}"
+def _difference_in_words(pair: GradientPair) -> str:
+    if pair.before != pair.after:
+        return f"{pair.before} -> {pair.after}"
+    if pair.alone:
+        return f"in {pair.alone} alone"
+    if math.isinf(pair.max_rel) and math.isfinite(pair.max_abs):
+        return f"0 everywhere -> up to {pair.max_abs:.3g}"
+    return f"by up to {pair.max_abs:.3g}, {pair.max_rel:.3g} of the largest element"
 
 
-def _difference_in_words(pair: dict[str, Any]) -> str:
-    if pair["before"] != pair["after"]:
-        return f"{pair['before']} -> {pair['after']}"
-    largest, relative = float(pair["max_abs"]), float(pair["max_rel"])
-    if math.isinf(relative) and math.isfinite(largest):
-        return f"0 everywhere -> up to {largest:.3g}"
-    return f"by up to {largest:.3g}, {relative:.3g} of the largest element"
-
-
-def _overrides(overrides: dict[str, Any]) -> Iterator[str]:
-    fired, idle = overrides["fired"], overrides["not_fired"]
+def _overrides(overrides: Overrides) -> Iterator[str]:
+    fired, idle, uncalled = overrides.fired, overrides.not_fired, overrides.not_called
     yield f"{len(fired)} of {len(fired) + len(idle)} fired" if fired or idle else "none"
-    for op in idle:
-        place = "" if op["body"] == "main" else f" in function {op['body']}"
-        yield f"not fired: {op['type']} {op['op']}{place}: {op['why']}"
-    uncalled = overrides["not_called"]
+    yield from (f"not fired: {override}: {override.why}" for override in idle)
     if uncalled:
-        functions = list(dict.fromkeys(op["body"] for op in uncalled))
+        functions = list(dict.fromkeys(override.body for override in uncalled))
         yield (
             f"{len(uncalled)} more not run: no output of what runs leads to them (in "
             f"{plural(len(functions), 'function')}: {short(functions)})"
         )
 
 
-def _formulas(formulas: Iterable[dict[str, Any]]) -> Iterator[str]:
-    by_formula: dict[str, list[dict[str, Any]]] = {}
-    for comparison in formulas:
-        by_formula.setdefault(comparison["formula"], []).append(comparison)
+def _formulas(formulas: Iterable[FormulaCheck]) -> Iterator[str]:
+    by_formula: dict[str, list[FormulaCheck]] = {}
+    for check in formulas:
+        by_formula.setdefault(check.formula, []).append(check)
     if not by_formula:
         yield "none"
-    for formula, some in by_formula.items():
-        ops = sum(comparison["ops"] for comparison in some)
-        where = f"{formula}, {plural(ops, 'op')}"
-        errors = [float(ran["max_error"]) for ran in some if "max_error" in ran]
+    for formula, checks in by_formula.items():
+        where = f"{formula}, {plural(sum(check.ops for check in checks), 'op')}"
+        errors = [check.max_error for check in checks if check.max_error is not None]
         if errors:
-            by = some[0]["compared_with"]
-            yield f"{where}: {by} differs by at most {max(errors):.2g}"
-        for why in dict.fromkeys(
-            skipped["not_compared"] for skipped in some if "not_compared" in skipped
-        ):
+            yield f"{where}: {checks[0].compared_with} differs by at most {max(errors):.2g}"
+        for why in dict.fromkeys(check.not_compared for check in checks if check.not_compared):
             yield f"not compared: {formula}: {why}"

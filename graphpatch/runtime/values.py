@@ -130,12 +130,19 @@ def difference_in_words(before: Any, after: Any) -> str:
     if before.dtype == object or before.dtype == bool:
         return f"{int(np.sum(before != after))} of {before.size} elements differ"
     bits, bits_after = (np.frombuffer(a.tobytes(), f"V{a.itemsize}") for a in (before, after))
-    count = int(np.sum(bits != bits_after))
+    count = f"{int(np.sum(bits != bits_after))} of {before.size} elements differ"
     largest, relative = distance(before, after)
+    if not largest:
+        return f"{count}, in {unlike_bits(before)} alone"
     part = f" ({relative:.3g} of the largest element)"
     if np.isinf(relative) and np.isfinite(largest):
         part = "; it was 0 everywhere"
-    return f"{count} of {before.size} elements differ, by at most {largest:.3g}{part}"
+    return f"{count}, by at most {largest:.3g}{part}"
+
+
+def unlike_bits(array: Any) -> str:
+    """Say what of it another array has otherwise that is not the same bits, at distance 0."""
+    return f"the signs of zeros{' or the bits of NaN' if np.any(np.isnan(array)) else ''}"
 
 
 def distance(before: Any, after: Any) -> tuple[float, float]:
@@ -146,7 +153,8 @@ def distance(before: Any, after: Any) -> tuple[float, float]:
     """
     if not before.size:
         return 0.0, 0.0
-    wide = np.complex128 if before.dtype.kind == "c" else np.float64
+    # Of 64 bits, which no float64 has, ints are told apart all the same.
+    wide = {"c": np.complex128, "i": np.longdouble, "u": np.longdouble}.get(before.dtype.kind, "f8")
     with np.errstate(all="ignore"):
         before, after = before.astype(wide), after.astype(wide)
         is_equal = (before == after) | (np.isnan(before) & np.isnan(after))
@@ -155,8 +163,3 @@ def distance(before: Any, after: Any) -> tuple[float, float]:
         sizes = np.abs(before[np.isfinite(before)])
         largest, size = float(np.max(apart)), float(np.max(sizes, initial=0))
         return largest, largest / size if size else float("inf") if largest else 0.0
-
-
-def finite(number: float) -> float | str:
-    """Return a number as JSON has it, which knows no infinity."""
-    return number if np.isfinite(number) else str(number)

@@ -202,7 +202,7 @@ def test_swapped_arguments_are_told_before_anything_runs(
     from graphpatch.runtime.verify import compare
 
     target = patched(path, RULES)
-    monkeypatch.delattr(compare, "_Comparison")
+    monkeypatch.delattr(compare, "run_graph")
     assert graphpatch.verify(target, path).failures == [
         f"the arguments look swapped: {path} is {target} without its rules, and the original comes "
         f"first: graphpatch verify {path} {target}"

@@ -185,8 +185,7 @@ def test_what_cannot_be_run_is_no_success(tmp_path: Path) -> None:
     path = save(build, tmp_path / "model.pb")
     verification = graphpatch.verify(path, path)
     assert (verification.verdict, verification.failures) == ("not compared", [])
-    assert "nothing could be compared" in verification.not_compared[0]
-    assert "broken" in verification.not_compared[0]
+    assert re.match("nothing could be compared: .*broken", verification.not_compared[0])
 
 
 def test_ops_that_touch_files_are_not_run(tmp_path: Path) -> None:
@@ -246,8 +245,7 @@ def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
     assert verification.verdict == "differs"
     [graph] = verification.document()["graphs"]
     assert [override["op"] for override in graph["overrides"]["not_fired"]] == ["mul_1"]
-    said = "IdentityN 'IdentityN' has a gradient of its own"
-    assert any(said in gap for gap in verification.not_compared)
+    assert "IdentityN 'IdentityN' has a gradient of its own" in str(verification.not_compared)
 
 
 def test_branches_that_no_value_takes_are_listed(tmp_path: Path) -> None:
@@ -278,9 +276,8 @@ def test_a_tensorflow_that_aborts_takes_its_process_alone(tmp_path: Path) -> Non
     path = save(build, tmp_path / "model.pb")
     verification = graphpatch.verify(path, path, allow_unsafe_ops=True)
     assert (verification.verdict, verification.failures) == ("not compared", [])
-    gap = verification.not_compared[0]
-    assert "TensorFlow ended the process that ran it, by SIGABRT" in gap
-    assert "the end" in gap
+    says = "TensorFlow ended the process that ran it, by SIGABRT: .*the end"
+    assert re.search(says, verification.not_compared[0])
 
 
 @pytest.mark.slow
@@ -334,6 +331,5 @@ def test_a_file_that_an_offline_tool_rewrote_is_never_verified(
     assert graphpatch.verify(path, rewritten, run=False).verdict == "differs"
     assert graphpatch.verify(whole, rewritten).verdict == "differs"
     failures = graphpatch.verify(whole, rewritten, run=False).failures
-    assert any("patch last, after optimisers" in failure for failure in failures)
-    gone = "the gradients of rule 'guided' are gone at 1 of 1 ops (relu)"
-    assert any(gone in failure for failure in failures)
+    gone = "the gradients of rule 'guided' are gone at 1 of 1 ops (relu): patch last, after opti"
+    assert gone in str(failures)

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import to_builtins
 
-from graphpatch.analysis.again import SWAPPED, MadeAgain, make_again
+from graphpatch.analysis.again import SWAPPED, make_again
 from graphpatch.analysis.rule_words import ops_before_rules, rules_at
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
-from graphpatch.application import page_part
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.errors import ModelError, check_progress, tensor_names
 from graphpatch.formats.before import opened_again
@@ -27,33 +25,32 @@ from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.op_types import VARIABLES
 from graphpatch.graph.walk import upstream
 from graphpatch.names import OpKey, TensorName, op_of
+from graphpatch.runtime.graph_run import Ran
 from graphpatch.runtime.tf_gradients import GradientAnswer
 from graphpatch.runtime.values import (
     Values,
     difference_in_words,
     distance,
     fed_values,
-    finite,
     same_bits,
+    unlike_bits,
     upstream_weights,
 )
-from graphpatch.runtime.verify.overrides import (
-    FIRED,
-    IDLE,
-    IGNORED,
-    UNCALLED,
-    all_callers,
-    sorted_overrides,
-)
+from graphpatch.runtime.verify.overrides import all_callers, sorted_overrides
 from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
-from graphpatch.shown import Document, beside, html_table, plural, short
+from graphpatch.runtime.verify.results import (
+    Branches,
+    Forward,
+    GradientPair,
+    GraphRan,
+    NotRun,
+    SetOfValues,
+    VerifiedGraph,
+)
+from graphpatch.runtime.verify.results import Verification as Verification
+from graphpatch.runtime.verify.session import SIDES, Plan
+from graphpatch.shown import plural, short
 
-if TYPE_CHECKING:
-    from graphpatch.runtime.graph_run import Ran
-    from graphpatch.runtime.verify.session import Plan
-
-VERIFIED, DIFFERS, NOT_COMPARED = "verified", "differs", "not compared"
-SAME_STRUCTURE = "same structure"
 MOST_REASONS = 3
 FEED = "--feed FILE.npz gives inputs that it takes (in Python: feed={...})"
 NOT_AMONG = "it is not among what is compared"
@@ -62,110 +59,13 @@ SLOW = "DeadlineExceededError"
 EMPTY = "it has no elements on these values"
 LATE = "it did not end in time, which is limited where there are queues, iterators or loops"
 WRITING = "it differs, and comes after a write to a variable, which other ops may read before it"
+SAVING = "it saves variables to files, or restores them"
+OTHER_NAMES = "one of them is a TF2 SavedModel, with other names for inputs and outputs"
+NO_SOURCES = "nothing is fed that is a float, and there are no float variables or constants"
+ALWAYS = {"seeds": "by name of the op or tensor", "processes": "one for each model"}
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
+NAME_THEM = "--to names those that matter"
 TARGETS = 32  # outputs whose gradients are taken, where nobody names them
-
-
-@dataclass
-class VerifiedGraph:
-    """One graph of a model: how it was made again, and what running it showed.
-
-    `ran` is what `verify --json` prints of the run. `failures` say what differs that should not,
-    `gaps` what should have been compared, and was not.
-    """
-
-    label: str
-    made: MadeAgain
-    ran: dict[str, Any] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-    gaps: list[str] = field(default_factory=list)
-
-    def stop(self, why: str, is_wrong: bool) -> None:
-        """Say why it was not run; `is_wrong`: the original runs, and the patched one does not."""
-        self.ran = {"settings": self.ran.get("settings", {}), "not_run": why}
-        self.failures = [fault.says for fault in self.made.faults] + [why] * is_wrong
-        self.gaps = [] if is_wrong else [f"nothing could be compared: {why}"]
-
-
-@dataclass(frozen=True, repr=False)
-class Verification(Document):
-    """What `verify` found. `ok` where nothing differs that should not, and nothing was left out.
-
-    Example:
-        >>> found = graphpatch.verify("model.pb", "patched.pb", run=False)
-        >>> found.verdict, found.failures
-        ('same structure', [])
-    """
-
-    keys = "original patched verdict ok failures not_compared graphs"
-    original: str
-    patched: str
-    parts: Sequence[VerifiedGraph]
-    around: Sequence[str]
-    models: tuple[()] | tuple[Model, Model] = field(default=(), compare=False)
-
-    @property
-    def failures(self) -> list[str]:
-        """Return what differs that should not, in words."""
-        return [*self.around, *self._labelled("failures")]
-
-    @property
-    def not_compared(self) -> list[str]:
-        """Return what should have been compared, and was not, in words."""
-        return self._labelled("gaps")
-
-    @property
-    def graphs(self) -> list[dict[str, Any]]:
-        """Return each graph as `verify --json` prints it: how it was made again, what was run."""
-        return [{"label": p.label, "structure": p.made.document(), **p.ran} for p in self.parts]
-
-    @property
-    def verdict(self) -> str:
-        """Return `verified`, `differs`, `not compared`; `same structure`: nothing was to be run.
-
-        `not compared`: nothing that was compared differs, and something was left out.
-        """
-        if self.failures:
-            return DIFFERS
-        if self.not_compared:
-            return NOT_COMPARED
-        return VERIFIED if any(part.ran for part in self.parts) else SAME_STRUCTURE
-
-    @property
-    def ok(self) -> bool:
-        """Return whether the verdict is `verified`, or `same structure`."""
-        return self.verdict in (VERIFIED, SAME_STRUCTURE)
-
-    def _labelled(self, what: str) -> list[str]:
-        many = len(self.parts) > 1
-        labels = ((f"[{part.label}] " if many else "", part) for part in self.parts)
-        return [f"{label}{text}" for label, part in labels for text in getattr(part, what)]
-
-    def __repr__(self) -> str:
-        why = short([*self.failures, *self.not_compared])
-        return f"<Verification: {self.patched}, {self.verdict}{f': {why}' if why else ''}>"
-
-    def _repr_html_(self) -> str:
-        rows = [row for part in self.parts for row in _compared_rows(part.ran)]
-        rows += [("failure", text) for text in self.failures]
-        rows += [("not compared", text) for text in self.not_compared]
-        title = f"{self.patched} against {self.original}: {self.verdict}"
-        table = html_table(title, ("", ""), rows)
-        return beside(table, page_part(*self.models, (), ())) if self.models else table
-
-
-def _compared_rows(ran: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what was compared of a graph, in short."""
-    if "forward" not in ran:
-        yield "run", ran.get("not_run", "not run")
-        return
-    forward, pairs, overrides = ran["forward"], ran["gradients"], ran["overrides"]
-    compared = len(forward["compared"])
-    changed = sum(pair["state"] == "changed" for pair in pairs)
-    equal = compared - len(forward["differing"])
-    yield "forward", f"{equal} of {plural(compared, 'tensor')} bit-equal"
-    yield "gradients", f"{len(pairs)} taken, {changed} changed"
-    yield "overrides", f"{len(overrides['fired'])} fired, {len(overrides['not_fired'])} not"
 
 
 def verify(
@@ -223,29 +123,146 @@ def verify(
     made, around = make_again(before, after)
     if any(text.startswith(SWAPPED) for text in around):
         run = False  # all that a run would find follows from it
-    parts = []
+    options = RunOptions(fed, *ends, allow_unsafe_ops, imports, progress or (lambda *_: None))
+    parts, failures, gaps = list[VerifiedGraph](), list(around), list[str]()
     with tempfile.TemporaryDirectory() as folder:
-        models = {"original": before, "patched": after} if run else {}
-        files = [model.file_in(Path(folder, name)) for name, model in models.items()]
-        for index, (graph, graph_after) in enumerate(zip(before.graphs, after.graphs, strict=True)):
-            part = VerifiedGraph(graph_after.around.tags, made[index])
-            part.failures += (fault.says for fault in part.made.faults)
-            parts.append(part)
+        models = {"original": before, "patched": after}
+        files = [model.file_in(Path(folder, name)) for name, model in models.items() if run]
+        for index, again in enumerate(made):
+            faults, why = [fault.says for fault in again.faults], again.why
+            outcome: Outcome = None, [], [f"structure: {why}, and nothing was run"] if why else []
             if run:
-                comparison = _Comparison(
-                    part,
-                    *(graph, graph_after),
-                    *(TensorFlowProcess(before.path), TensorFlowProcess(after.path)),
-                    fed,
-                    *ends,
-                    allow_unsafe_ops,
-                    imports,
-                    progress or (lambda *_: None),
-                )
-                comparison.run(files, index)
-            elif part.made.why:
-                part.gaps.append(f"structure: {part.made.why}, and nothing was run")
-    return Verification(str(before.path), str(after.path), parts, around, (before, after))
+                outcome = run_graph((before, after), files, index, options, not (why or faults))
+            ran, failing, missing = outcome
+            parts.append(VerifiedGraph(after.graphs[index].around.tags, again, ran))
+            label = f"[{parts[-1].label}] " if len(made) > 1 else ""
+            failures += (f"{label}{text}" for text in (*faults, *failing))
+            gaps += (f"{label}{text}" for text in missing)
+    return Verification(before.path, after.path, parts, failures, gaps, (before, after))
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the caller of `verify` says of the run; what is fed is by tensor name."""
+
+    fed: Values
+    sources: Sequence[str]
+    targets: Sequence[str]
+    allow_unsafe_ops: bool
+    imports: Sequence[str]
+    say: Progress
+
+
+Outcome = tuple[GraphRan | NotRun | None, list[str], list[str]]
+"""What a run showed, what differs that should not, and what should have been compared."""
+
+
+def run_graph(
+    models: Sequence[Model], files: Sequence[Path], index: int, options: RunOptions, is_sound: bool
+) -> Outcome:
+    """Run a graph of both models, which the processes read from files, and compare.
+
+    `is_sound`: the structure is what the rules make, and so are all formulas.
+    """
+    original, patched = (model.graphs[index] for model in models)
+    settings, why, is_wrong = dict[str, Any](), OTHER_NAMES, False
+    if original.around.is_object_based == patched.around.is_object_based:
+        for graph in (original, patched):
+            if graph.around.is_object_based:
+                refuse_unsafe_load(graph, options.allow_unsafe_ops)
+            else:
+                refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
+        with SideBySide([TensorFlowProcess(model.path) for model in models]) as sides:
+            try:
+                options.say("starting TensorFlow", 0, 1)
+                settings |= sides.begin(options.imports, original)
+                settings |= {"graph_optimiser": ["off", "on"], **ALWAYS}
+                registered = set[str]()
+                for number, (process, file) in enumerate(zip(sides.processes, files, strict=True)):
+                    options.say("importing the models", number, 2)
+                    try:
+                        registered = process.keep("open", str(file), process.name, index)
+                    except ModelError as error:
+                        raise ProcessDiedError(process, str(error)) from None
+                return _compare(original, patched, sides, registered, settings, options, is_sound)
+            except ProcessDiedError as error:
+                why, is_wrong = str(error), error.process is sides.processes[1]
+    if is_wrong:  # the original runs, and the patched one does not
+        return NotRun(settings, why), [why], []
+    return NotRun(settings, why), [], [f"nothing could be compared: {why}"]
+
+
+def _compare(
+    original: ModelGraph,
+    patched: ModelGraph,
+    sides: SideBySide,
+    registered: Set[str],
+    settings: dict[str, Any],
+    options: RunOptions,
+    is_sound: bool,
+) -> Outcome:
+    """Compare the graphs that both processes have opened."""
+    first, second = sides.processes
+    patched_ops = [op for body, op in rules_at(patched) if body == "main"]
+    ends = list(options.fed), options.sources, options.targets
+    plan = first.ask("plan", *ends, patched_ops, ops_before_rules(patched.main))
+    plan = plan._replace(tensors=second.ask("there", plan.tensors))
+    if not original.around.is_object_based:
+        plan = _without_unsafe(plan, original, patched, options.allow_unsafe_ops)
+    options.say("forward pass", 0, 1 + len(SETS))
+    feeds = sides.choose(plan.tensors, options.fed)
+    fixed = {name for name in feeds if {name, f"{name.partition(':')[2]}:0"} & options.fed.keys()}
+    forward, branches, values = compare_forward(sides, plan, feeds, fixed, options.say)
+    settings["sets_of_values"] = [item.values for item in forward.sets]
+    formulas = second.ask("formulas")
+    targets, untaken = choose_targets(plan, forward, values, bool(options.targets))
+    pairs, asked = compare_gradients(first, second, plan.sources, targets, options.say)
+    failed = {pair.target: pair.after for pair in pairs if pair.state in ("fails", "uncompared")}
+    overrides, unproven = sorted_overrides(original, patched, asked, registered, failed)
+    failures = [
+        *(f"forward: {name}: {how}" for name, how in forward.differing.items()),
+        *(f"gradient of {p}: {p.before} -> {p.after}" for p in pairs if p.state == "fails"),
+        *(f"override of {each}: {each.why}" for each in overrides.not_fired if each.fails),
+        *(check.failure for check in formulas if check.failure),
+    ]
+    unchecked = [] if is_sound else [check for check in formulas if check.not_compared]
+    gaps = [
+        *_forward_gaps(forward, patched, is_seeded=bool(feeds.keys() - fixed)),
+        *unproven,
+        *(f"{check}: {check.not_compared}" for check in unchecked),
+    ]
+    shapes = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
+    ran = GraphRan(settings, forward, shapes, branches, pairs, untaken, overrides, formulas)
+    return ran, failures, gaps
+
+
+def _forward_gaps(forward: Forward, patched: ModelGraph, is_seeded: bool) -> Iterator[str]:
+    """Yield what should have been compared of the forward pass, and was not."""
+    hint = f"; {FEED}" if is_seeded and forward.not_compared else ""
+    if not forward.compared:
+        says = "; ".join(list(dict.fromkeys(forward.not_compared.values()))[:MOST_REASONS])
+        yield f"nothing could be compared: {says or 'there is no output to compare'}{hint}"
+    ops = [] if patched.around.is_object_based else list(_unseen_ops(patched, forward.compared))
+    if ops:
+        without = f"no tensor was compared that is computed of {short(ops)}"
+        yield f"forward: {without}{hint if forward.compared else ''}"
+
+
+def _without_unsafe(
+    plan: Plan, original: ModelGraph, patched: ModelGraph, allow_unsafe_ops: bool
+) -> Plan:
+    """Leave out what touches files as a Saver does; raise UnsafeError for all else that does."""
+    tensors, saved = plan.tensors, list[str]()
+    if not allow_unsafe_ops:
+        tensors, saved = apart_from_savers(original, tensors)
+    tensors = [name for name in tensors if name not in saved]
+    main = original.main
+    variables = (i for op in VARIABLES for i in main.by_type.get(op, ()))
+    assigns = (f"{main.heads.names[index]}/Assign" for index in variables)
+    initialisers = [name for name in assigns if name in main.by_name]
+    for graph in (original, patched):
+        refuse_unsafe(graph, allow_unsafe_ops, [*tensors, *initialisers])
+    return plan._replace(tensors=tensors, left_out=dict.fromkeys(saved, SAVING))
 
 
 def _spotted(array: Any, *values: float) -> Any:
@@ -283,303 +300,144 @@ def value_sets(seeded: Values, fixed: Set[str]) -> Iterator[tuple[str, Values]]:
             yield name, values
 
 
-@dataclass
-class _ComparedValues:
-    """One set of values: what was compared on it, how far what differs, and why not the others.
+class ComparedValues(NamedTuple):
+    """What was compared on a set of values, how far what differs, and why not the others."""
 
-    `values` are those of the original.
+    compared: Sequence[str]
+    differing: Mapping[str, str]
+    uncompared: Mapping[str, str]
+
+    def result(self, name: str) -> SetOfValues:
+        """Return the set, which has this name, as `verify --json` prints it."""
+        reasons = list(dict.fromkeys(self.uncompared.values()))
+        return SetOfValues(name, len(self.compared), self.differing, reasons)
+
+
+def compare_forward(
+    sides: SideBySide, plan: Plan, feeds: Values, fixed: Set[str], say: Progress
+) -> tuple[Forward, Branches, Values]:
+    """Compare the tensors of the plan on each set of values, and watch which branches these take.
+
+    Returns with that what the original computes of the first set.
     """
-
-    name: str
-    compared: list[str] = field(default_factory=list)
-    differing: dict[str, str] = field(default_factory=dict)
-    uncompared: dict[str, str] = field(default_factory=dict)
-    values: Values = field(default_factory=dict)
-
-    def document(self) -> dict[str, Any]:
-        """Return the set as `verify --json` prints it."""
-        return {
-            "values": self.name,
-            "compared": len(self.compared),
-            "differing": self.differing,
-            "not_compared": list(dict.fromkeys(self.uncompared.values())),
-        }
-
-
-@dataclass
-class _Comparison:
-    """The run of two processes: `before` has the original, `after` the patched model."""
-
-    part: VerifiedGraph
-    original: ModelGraph
-    patched: ModelGraph
-    before: TensorFlowProcess
-    after: TensorFlowProcess
-    fed: Values  # by tensor name
-    sources: Sequence[str]
-    targets: Sequence[str]
-    allow_unsafe_ops: bool
-    imports: Sequence[str]
-    say: Progress
-    sets: list[_ComparedValues] = field(default_factory=list)
-    taken: dict[str, tuple[bool, bool]] = field(default_factory=dict)  # by ops that take branches
-    writing: Set[str] = frozenset()  # tensors that come after a write to a variable
-
-    def __post_init__(self) -> None:
-        self.sides = SideBySide([self.before, self.after])
-
-    def run(self, files: Sequence[Path], index: int) -> None:
-        """Compare these graphs, which the processes read from files."""
-        if self.original.around.is_object_based != self.patched.around.is_object_based:
-            says = "one of them is a TF2 SavedModel, with other names for inputs and outputs"
-            self.part.stop(says, is_wrong=False)
-            return
-        for graph in (self.original, self.patched):
-            if graph.around.is_object_based:
-                refuse_unsafe_load(graph, self.allow_unsafe_ops)
-            else:
-                refuse_unsafe(graph, self.allow_unsafe_ops, [])  # what an import may run
-        with self.sides:
-            try:
-                self._compare(files, index)
-            except ProcessDiedError as error:
-                self.part.stop(str(error), is_wrong=error.process is self.after)
-
-    def _compare(self, files: Sequence[Path], index: int) -> None:
-        part = self.part
-        self.say("starting TensorFlow", 0, 1)
-        settings = self.sides.begin(self.imports, self.original)
-        more = {"seeds": "by name of the op or tensor", "processes": "one for each model"}
-        part.ran["settings"] = {**settings, "graph_optimiser": ["off", "on"], **more}
-        registered = set[str]()
-        for number, process in enumerate(self.sides.processes):
-            self.say("importing the models", number, 2)
-            try:
-                registered = process.keep("open", str(files[number]), process.name, index)
-            except ModelError as error:
-                part.stop(f"{process.name}: {error}", is_wrong=process is self.after)
-                return
-        named = list(self.fed), self.sources, self.targets
-        patched = [op for body, op in rules_at(self.patched) if body == "main"]
-        plan = self.before.ask("plan", *named, patched, ops_before_rules(self.patched.main))
-        self.writing = frozenset(plan.writing)
-        first = self._forward(*self._tensors(plan))
-        formulas = self.after.ask("formulas")
-        asked, failed = self._backward(plan, first)
-        graphs = self.original, self.patched
-        overrides = sorted_overrides(*graphs, asked, registered, failed)
-        part.failures += (f"override of {o}: {o.why}" for o in overrides if o.is_wrong)
-        part.gaps += (f"override of {o} did not fire: {o.why}" for o in overrides if o.is_gap)
-        part.failures += (failure for check in formulas if (failure := check.failure))
-        if part.made.why or part.made.faults:  # else they are what the rules write
-            gaps = (check for check in formulas if check.not_compared)
-            part.gaps += (f"{check.place}: {check.not_compared}" for check in gaps)
-        states = {"fired": [FIRED], "not_fired": [IGNORED, IDLE], "not_called": [UNCALLED]}
-        by_state = {
-            key: [override.document() for override in overrides if override.state in some]
-            for key, some in states.items()
-        }
-        part.ran |= {"overrides": by_state, "formulas": list(map(to_builtins, formulas))}
-
-    def _tensors(self, plan: Plan) -> tuple[list[str], dict[str, str]]:
-        """Return the tensors to compare; and of others why they are not."""
-        graph, main = self.original, self.original.main
-        tensors = self.after.ask("there", plan.tensors)
-        if graph.around.is_object_based:
-            return tensors, {}
-        saved: list[str] = []
-        if not self.allow_unsafe_ops:
-            tensors, saved = apart_from_savers(graph, tensors)
-        reasons = dict.fromkeys(saved, "it saves variables to files, or restores them")
-        tensors = [name for name in tensors if name not in reasons]
-        variables = (i for op in VARIABLES for i in main.by_type.get(op, ()))
-        assigns = (f"{main.heads.names[index]}/Assign" for index in variables)
-        initialisers = [name for name in assigns if name in main.by_name]
-        for compared in (graph, self.patched):
-            refuse_unsafe(compared, self.allow_unsafe_ops, [*tensors, *initialisers])
-        return tensors, reasons
-
-    def _forward(self, tensors: list[str], reasons: Mapping[str, str]) -> _ComparedValues:
-        """Compare the tensors on each set of values; return the first of these.
-
-        It watches which branches the values take.
-        """
-        self.say("forward pass", 0, 1 + len(SETS))
-        feeds = self.sides.choose(tensors, self.fed)
-        spelled = {name: {name, f"{name.partition(':')[2]}:0"} for name in feeds}
-        fixed = {name for name in feeds if spelled[name] & self.fed.keys()}
-        first = self._run_both("seeded", tensors)
-        self.sets.append(first)
-        hidden = self._watch()
-        equal = [name for name in first.compared if name not in first.differing]
-        fused = self._run_both("optimised", equal, optimise=True).differing
-        first.uncompared |= reasons
-        # What waits for a queue that nobody fills is not run again.
-        for name, values in value_sets(feeds, fixed) if first.compared else ():
-            self.say("forward pass", len(self.sets), 1 + len(SETS))
-            self.sides.all("feed", values)
-            self.sets.append(self._run_or_end(name, first.compared))
-            self._watch()
-        self.sides.all("feed", feeds)
-        self._note_forward(first, fused, is_seeded=bool(feeds.keys() - fixed))
-        shapes = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
-        branches = {
-            "watched": len(self.taken),
-            "reached": sum(map(all, self.taken.values())),
-            "not_reached": {
-                op: _unread(sides) for op, sides in self.taken.items() if not all(sides)
-            },
-            "not_watched": hidden,
-        }
-        self.part.ran |= {"fed": shapes, "branches": branches}
-        return first
-
-    def _note_forward(
-        self, first: _ComparedValues, fused: Mapping[str, str], is_seeded: bool
-    ) -> None:
-        """Write down what all sets of values showed."""
-        part, differing = self.part, dict[str, str]()
-        compared = list(dict.fromkeys(name for item in self.sets for name in item.compared))
-        for item in self.sets:
-            where = "" if item is first else f" ({item.name} values)"
-            for name, how in item.differing.items():
-                differing.setdefault(name, f"{how}{where}")
-        missing = {n: why for n, why in first.uncompared.items() if n not in set(compared)}
-        part.failures += (f"forward: {tensor}: {how}" for tensor, how in differing.items())
-        hint = f"; {FEED}" if is_seeded and missing else ""
-        if not compared:
-            says = "; ".join(list(dict.fromkeys(missing.values()))[:MOST_REASONS])
-            says = says or "there is no output to compare"
-            part.gaps.append(f"nothing could be compared: {says}{hint}")
-        ops = list(_uncompared_ops(self.patched, compared))
-        if ops and not self.patched.around.is_object_based:
-            without = f"no tensor was compared that is computed of {short(ops)}"
-            part.gaps.append(f"forward: {without}{hint if compared else ''}")
-        part.ran["settings"]["sets_of_values"] = [item.name for item in self.sets]
-        part.ran["forward"] = {
-            "compared": compared,
-            "differing": differing,
-            "optimised_differing": fused,
-            "not_compared": missing,
-            "sets": [item.document() for item in self.sets],
-        }
-
-    def _watch(self) -> dict[str, int]:
-        """Note the branches that the values took; return how many nobody can watch, by place."""
+    seeded, values = _compare_values(sides, plan.tensors, plan.writing)
+    taken = dict[str, set[str]]()
+    hidden = _watch(sides, taken)
+    equal = [name for name in seeded.compared if name not in seeded.differing]
+    optimised, _ = _compare_values(sides, equal, plan.writing, optimise=True)
+    seeded = seeded._replace(uncompared={**seeded.uncompared, **plan.left_out})
+    sets, differing = [seeded.result("seeded")], dict(seeded.differing)
+    # What waits for a queue that nobody fills is not run again.
+    for name, changed in value_sets(feeds, fixed) if seeded.compared else ():
+        say("forward pass", len(sets), 1 + len(SETS))
+        sides.all("feed", changed)
         try:
-            taken, hidden = self.before.ask("branches")
-        except ProcessDiedError:
-            return {}
-        for name, (below, above) in taken.items():
-            known = self.taken.get(name, (False, False))
-            self.taken[name] = known[0] or below, known[1] or above
-        return dict(hidden)
-
-    def _run_or_end(self, name: str, tensors: Sequence[str]) -> _ComparedValues:
-        """Compare these tensors on one more set of values, by which a process may end."""
-        try:
-            return self._run_both(name, tensors)
+            compared, _ = _compare_values(sides, seeded.compared, plan.writing)
         except ProcessDiedError as error:
-            ended = dict.fromkeys(tensors, str(error))
-            if error.process is self.after:
-                return _ComparedValues(name, list(tensors), differing=ended)
-            return _ComparedValues(name, uncompared=ended)
+            ended = dict.fromkeys(seeded.compared, str(error))
+            compared = ComparedValues([], {}, ended)
+            if error.process is sides.processes[1]:
+                compared = ComparedValues(seeded.compared, ended, {})
+        sets.append(compared.result(name))
+        for tensor, how in compared.differing.items():
+            differing.setdefault(tensor, f"{how} ({name} values)")
+        _watch(sides, taken)
+    sides.all("feed", feeds)
+    missed = {op: [side for side in SIDES if side not in read] for op, read in taken.items()}
+    not_reached = {op: f"never reads what is {'; nor '.join(s)}" for op, s in missed.items() if s}
+    branches = Branches(len(taken), len(taken) - len(not_reached), not_reached, hidden)
+    forward = seeded.compared, differing, optimised.differing, seeded.uncompared, sets
+    return Forward(*forward), branches, values
 
-    def _run_both(
-        self, name: str, tensors: Sequence[str], optimise: bool = False
-    ) -> _ComparedValues:
-        before, reasons = self._run(self.before, tensors, optimise)
-        after, failed = self._run(self.after, list(before), optimise)
-        compared = _ComparedValues(name, uncompared=reasons, values=before)
-        unlike = [
-            name for name in before if name not in after or not same_bits(before[name], after[name])
-        ]
-        again = self._run(self.before, list(before), optimise)[0] if unlike else {}
-        for tensor in unlike:
-            if tensor not in again or not same_bits(before[tensor], again[tensor]):
-                compared.uncompared[tensor] = NOISY
-            elif tensor not in after and (why := failed.get(tensor, "no value")).startswith(SLOW):
-                compared.uncompared[tensor] = LATE
-            elif tensor in after and tensor in self.writing:
-                compared.uncompared[tensor] = WRITING
-            elif tensor not in after:
-                compared.differing[tensor] = f"it fails in the patched model: {why}"
-            else:
-                compared.differing[tensor] = difference_in_words(before[tensor], after[tensor])
-        empty = (name for name in before if not np.size(before[name]) and name not in unlike)
-        compared.uncompared |= dict.fromkeys(empty, EMPTY)
-        compared.compared = [tensor for tensor in before if tensor not in compared.uncompared]
-        return compared
 
-    def _run(self, side: TensorFlowProcess, tensors: Sequence[str], optimise: bool) -> Ran:
-        """Run the tensors; apart from the others those that write to variables before they are."""
-        values, reasons = dict[str, Any](), dict[str, str]()
-        for is_writing in (False, True):
-            if some := [name for name in tensors if (name in self.writing) is is_writing]:
-                more, failed = side.ask("run", some, optimise)
-                values, reasons = values | more, reasons | failed
-        return values, reasons
+def _watch(sides: SideBySide, taken: dict[str, set[str]]) -> dict[str, int]:
+    """Note the branches that the values took; return how many nobody can watch, by place."""
+    try:
+        branches, hidden = sides.processes[0].ask("branches")
+    except ProcessDiedError:
+        return {}
+    for op, reached in branches.items():
+        taken.setdefault(op, set()).update(reached)
+    return dict(hidden)
 
-    def _backward(
-        self, plan: Plan, first: _ComparedValues
-    ) -> tuple[dict[OpKey, bool], dict[str, str]]:
-        """Compare the gradients of each target; return the ops that were asked for theirs.
 
-        With them come the targets whose gradients cannot be taken, each with the reason.
-        """
-        part, untaken = self.part, list[str]()
-        present = first.values.keys() if self.targets else set(first.compared)
-        targets = [name for name in plan.targets if name in present]
-        if self.targets:
-            missing = [name for name in plan.targets if name not in targets]
-            untaken += (f"of {n}: {first.uncompared.get(n, NOT_AMONG)}" for n in missing)
-        elif rest := [name for name in targets if name not in plan.trained]:
+def _compare_values(
+    sides: SideBySide, tensors: Sequence[str], writing: Set[str], optimise: bool = False
+) -> tuple[ComparedValues, Values]:
+    """Compare these tensors on the values that are fed; return what the original computes too."""
+    original, patched = sides.processes
+    before, reasons = _run(original, tensors, writing, optimise)
+    after, failed = _run(patched, list(before), writing, optimise)
+    differing, uncompared = dict[str, str](), dict(reasons)
+    unlike = [
+        name for name in before if name not in after or not same_bits(before[name], after[name])
+    ]
+    again = _run(original, list(before), writing, optimise)[0] if unlike else {}
+    for tensor in unlike:
+        if tensor not in again or not same_bits(before[tensor], again[tensor]):
+            uncompared[tensor] = NOISY
+        elif tensor in after and tensor in writing:
+            uncompared[tensor] = WRITING
+        elif tensor in after:
+            differing[tensor] = difference_in_words(before[tensor], after[tensor])
+        elif (why := failed.get(tensor, "no value")).startswith(SLOW):
+            uncompared[tensor] = LATE
+        else:
+            differing[tensor] = f"it fails in the patched model: {why}"
+    empty = (name for name in before if not np.size(before[name]) and name not in unlike)
+    uncompared |= dict.fromkeys(empty, EMPTY)
+    compared = [tensor for tensor in before if tensor not in uncompared]
+    return ComparedValues(compared, differing, uncompared), before
+
+
+def _run(
+    process: TensorFlowProcess, tensors: Sequence[str], writing: Set[str], optimise: bool
+) -> Ran:
+    """Run the tensors; apart from the others those that write to variables before they are."""
+    values, reasons = dict[str, Any](), dict[str, str]()
+    for is_writing in (False, True):
+        if some := [name for name in tensors if (name in writing) is is_writing]:
+            more, failed = process.ask("run", some, optimise)
+            values, reasons = values | more, reasons | failed
+    return values, reasons
+
+
+def choose_targets(
+    plan: Plan, forward: Forward, values: Values, is_named: bool
+) -> tuple[Values, list[str]]:
+    """Return the targets, which the user may have named, with their values, and why not others."""
+    present = values.keys() if is_named else set(forward.compared)
+    targets, untaken = [name for name in plan.targets if name in present], list[str]()
+    if is_named:
+        missing = [name for name in plan.targets if name not in present]
+        untaken += (f"of {name}: {forward.not_compared.get(name, NOT_AMONG)}" for name in missing)
+    else:
+        if rest := [name for name in targets if name not in plan.trained]:
             if trained := len(targets) - len(rest):
-                untaken.append(
-                    f"of {plural(trained, 'output')} that training computes from its gradients; "
-                    "--to names those that matter"
-                )
+                outputs = f"{plural(trained, 'output')} that training computes from its gradients"
+                untaken.append(f"of {outputs}; {NAME_THEM}")
             targets = rest
-        if len(targets) > TARGETS and not self.targets:
-            more = len(targets) - TARGETS
-            untaken.append(f"of {more} more outputs; --to names those that matter")
+        if (more := len(targets) - TARGETS) > 0:
+            untaken.append(f"of {more} more outputs; {NAME_THEM}")
             targets = targets[:TARGETS]
-        if not plan.sources:
-            untaken.append(
-                "nothing is fed that is a float, and there are no float variables or constants"
-            )
-        values = {name: first.values[name] for name in targets if plan.sources}
-        sides = self.before, self.after
-        pairs, asked = gradients_compared(*sides, plan.sources, values, self.say)
-        for pair in pairs:
-            if pair["state"] == "fails":
-                ends_of = f"{pair['to']} with respect to {pair['from']}"
-                part.failures.append(f"gradient of {ends_of}: {pair['before']} -> {pair['after']}")
-        part.ran |= {"gradients": pairs, "gradients_not_taken": untaken}
-        states = ("fails", "uncompared")
-        return asked, {pair["to"]: pair["after"] for pair in pairs if pair["state"] in states}
+    if not plan.sources:
+        untaken.append(NO_SOURCES)
+    return {name: values[name] for name in targets if plan.sources}, untaken
 
 
-def _unread(taken: tuple[bool, bool]) -> str:
-    sides = zip(taken, ("below 0, or false", "above 0, or true"), strict=True)
-    return f"never reads what is {'; nor '.join(words for is_read, words in sides if not is_read)}"
-
-
-def gradients_compared(
+def compare_gradients(
     original: TensorFlowProcess,
     patched: TensorFlowProcess,
     sources: Sequence[str],
-    targets: Mapping[str, Any],
+    targets: Values,
     say: Progress,
-) -> tuple[list[dict[str, Any]], dict[OpKey, bool]]:
+) -> tuple[list[GradientPair], dict[OpKey, bool]]:
     """Compare the gradients of each target, which has this value, with respect to each source.
 
-    Returns them as `verify --json` prints them, and the ops of the patched graph whose gradient was
-    asked for, with whether one that came of it was run. What changed is run once more: it may
-    differ from run to run.
+    Returns with them the ops of the patched graph whose gradient was asked for, with whether one
+    that came of it was run. What changed is run once more: it may differ from run to run.
     """
-    pairs: list[dict[str, Any]] = []
-    asked = dict[OpKey, bool]()
+    pairs, asked = list[GradientPair](), dict[OpKey, bool]()
     for number, (target, value) in enumerate(targets.items()):
         say("gradients", number, len(targets))
         dy = upstream_weights(target, value)
@@ -587,40 +445,36 @@ def gradients_compared(
         after, fired = patched.gradients(sources, target, dy)
         has_run = any(answer.kind == "tensor" for answer in after.values())
         asked |= {op: has_run or asked.get(op, False) for op in fired}
-        changes = {name: _compare_gradient(before[name], after[name]) for name in sources}
-        moved = [name for name, pair in changes.items() if float(pair["max_abs"]) > 0]
+        changes = {name: _pair(name, target, before[name], after[name]) for name in sources}
+        moved = [name for name, pair in changes.items() if pair.max_abs > 0]
         again, _ = original.gradients(moved, target, dy) if moved else ({}, set())
         for name, answer in again.items():
             noise = distance(before[name].value, answer.value)[0] if answer.kind == "tensor" else 0
-            if float(changes[name]["max_abs"]) <= NOISE * noise:
-                changes[name]["state"] = "same"
-        pairs += ({"from": name, "to": target, **pair} for name, pair in changes.items())
+            if changes[name].max_abs <= NOISE * noise:
+                changes[name].state = "same"
+        pairs += changes.values()
     return pairs, asked
 
 
-def _compare_gradient(before: GradientAnswer, after: GradientAnswer) -> dict[str, Any]:
-    """Compare one gradient: `same`, `changed`, `fails` (it could be had before), `uncompared`.
-
-    `zero`: it is the same, and every element is 0: these values tell nothing of the two models.
-    """
-    state, is_zero, largest, relative = "same", False, 0.0, 0.0
-    texts = [str(before), str(after)]
+def _pair(source: str, target: str, before: GradientAnswer, after: GradientAnswer) -> GradientPair:
+    """Compare one gradient."""
+    state, is_zero, alone, sizes = "same", False, "", (0.0, 0.0)
+    texts, old, new = (str(before), str(after)), before.value, after.value
     if after.kind == "error":
         state = "uncompared" if before.kind == "error" else "fails"
     elif before.kind != after.kind:
         state = "changed"
-    elif before.kind == "tensor" and same_bits(before.value, after.value):
-        is_zero = not np.any(before.value)
-    elif before.kind == "tensor" and before.value.shape != after.value.shape:
-        state, texts = "fails", [str(list(before.value.shape)), str(list(after.value.shape))]
+    elif before.kind == "tensor" and same_bits(old, new):
+        is_zero = not np.any(old)
+    elif before.kind == "tensor" and old.shape != new.shape:
+        state, texts = "fails", (str(list(old.shape)), str(list(new.shape)))
     elif before.kind == "tensor":
-        state = "changed"
-        largest, relative = distance(before.value, after.value)
-    sizes = {"max_abs": finite(largest), "max_rel": finite(relative)}
-    return {"state": state, "before": texts[0], "after": texts[1], **sizes, "zero": is_zero}
+        state, sizes = "changed", distance(old, new)
+        alone = "" if sizes[0] else unlike_bits(old)
+    return GradientPair(source, target, state, *texts, *sizes, is_zero, alone)
 
 
-def _uncompared_ops(graph: ModelGraph, compared: Sequence[str]) -> Iterator[str]:
+def _unseen_ops(graph: ModelGraph, compared: Sequence[str]) -> Iterator[str]:
     """Yield the patched ops, as their rules name them, of which nothing was compared.
 
     What no op of the main graph calls counts for nothing.

@@ -42,7 +42,7 @@ from graphpatch.runtime import tf
 from graphpatch.runtime.gradient_functions import surrogate_gradient, tensorflow_output
 from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.tf_gradients import gradients, seeded_upstream
-from graphpatch.runtime.values import distance, finite, full_tensor_name
+from graphpatch.runtime.values import distance, full_tensor_name
 from graphpatch.runtime.verify.session import SessionModel
 
 # By how much of its largest element a gradient may differ: what the dtype's precision leaves.
@@ -65,24 +65,22 @@ class FormulaCheck(msgspec.Struct, omit_defaults=True):
     example: str
     shapes: str
     compared_with: str
-    max_error: float | str | None = None
+    max_error: float | None = None
     tolerance: float | None = None
     not_compared: str = ""
 
-    @property
-    def place(self) -> str:
-        """Return where it was compared, in words."""
+    def __str__(self) -> str:
         return f"formula {self.formula}, at {self.example}"
 
     @property
     def failure(self) -> str:
         """Return in words how the two sides differ; or nothing."""
-        if self.max_error is None or float(self.max_error) <= (self.tolerance or 0.0):
+        if self.max_error is None or self.max_error <= (self.tolerance or 0.0):
             return ""
         sides = "TensorFlow and numpy differ"
         if self.compared_with != "numpy":
             sides = "the file and the rule's formula, as TensorFlow computes it, differ"
-        return f"{self.place}: {sides} by {float(self.max_error):.3g} of the largest element"
+        return f"{self}: {sides} by {self.max_error:.3g} of the largest element"
 
 
 def check_formulas(running: SessionModel) -> list[FormulaCheck]:
@@ -90,30 +88,23 @@ def check_formulas(running: SessionModel) -> list[FormulaCheck]:
     places, counts = list(stored_gradients(running.model_graph)), Counter[str]()
     for place in places:
         counts[place.label] += 1
-        if not place.node.body.is_main:
-            place.why = place.why or INSIDE
-        elif counts[place.label] > MOST:
-            place.why = place.why or f"it is compared at the first {MOST} ops"
-        place.attempt(place.build, running)
+        place.attempt(place.build, running, counts[place.label] > MOST)
     fetched = [tensor.name for place in places if not place.why for tensor in place.fetched]
     ran = running.run(fetched, False)
     groups: dict[tuple[str, str, str], list[StoredGradient]] = {}
     for place in places:
         place.attempt(place.compare, *ran)
         groups.setdefault((place.label, place.shapes, place.why), []).append(place)
-    labels = list(counts)
-    return [_checked(groups[key]) for key in sorted(groups, key=lambda key: labels.index(key[0]))]
-
-
-def _checked(group: Sequence[StoredGradient]) -> FormulaCheck:
-    """Return what was compared at places of one formula and shape: the example is the worst."""
-    worst = max(group, key=lambda place: place.error)
-    example = f"{op_type_in_model(worst.node)} {worst.node.name!r}"
-    by = "TensorFlow" if worst.of_rule else "numpy"
-    about = worst.label, len(group), example, worst.shapes, by
-    if worst.why:
-        return FormulaCheck(*about, not_compared=worst.why)
-    return FormulaCheck(*about, finite(worst.error), worst.tolerance)
+    checks, labels = list[FormulaCheck](), list(counts)
+    for key in sorted(groups, key=lambda key: labels.index(key[0])):
+        worst = max(groups[key], key=lambda place: place.error)
+        example = f"{op_type_in_model(worst.node)} {worst.node.name!r}"
+        by = "TensorFlow" if worst.of_rule else "numpy"
+        about = worst.label, len(groups[key]), example, worst.shapes, by
+        skipped = FormulaCheck(*about, not_compared=worst.why)
+        compared = FormulaCheck(*about, worst.error, worst.tolerance)
+        checks.append(skipped if worst.why else compared)
+    return checks
 
 
 @dataclass(eq=False)
@@ -149,13 +140,16 @@ class StoredGradient:
         except Exception as failure:  # the reason why it cannot be computed, as others wrote it
             self.why = first_line(failure)
 
-    def build(self, running: SessionModel) -> None:
+    def build(self, running: SessionModel, is_one_more: bool) -> None:
         """Take the gradients of the place in TensorFlow's graph."""
-        graph = running.graph
-        known = [full_tensor_name(text) for text in (*self.reads, *self.gives)]
-        if len(running.there(known)) < len(known):
-            self.why = INSIDE
-            return
+        graph, known = (
+            running.graph,
+            [full_tensor_name(text) for text in (*self.reads, *self.gives)],
+        )
+        if not self.node.body.is_main or len(running.there(known)) < len(known):
+            raise GraphpatchError(INSIDE)
+        if is_one_more:
+            raise GraphpatchError(f"it is compared at the first {MOST} ops")
         with graph.as_default(), tf.control_dependencies(None):
             tensors = list(map(graph.get_tensor_by_name, known))
             self.xs, self.ys = tensors[: len(self.reads)], tensors[len(self.reads) :]
@@ -188,10 +182,9 @@ class StoredGradient:
 
     def compare(self, values: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
         """Compare both sides: how far they are apart, as a part of the largest element."""
-        missing = [tensor.name for tensor in self.fetched if tensor.name not in values]
-        if missing:
-            self.why = reasons.get(missing[0], NOT_MET)
-            return
+        for tensor in self.fetched:
+            if tensor.name not in values:
+                raise GraphpatchError(reasons.get(tensor.name, NOT_MET))
         arrays = (np.asarray(values[tensor.name]) for tensor in (*self.xs, *self.ys))
         self.shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays)
         if self.of_rule:
@@ -238,11 +231,9 @@ def stored_gradients(graph: ModelGraph) -> Iterator[StoredGradient]:
                 rules = [rule.id for rule in provenance.rules_that_patched(node)]
                 patch = next((patches[rule] for rule in rules if rule in patches), {})
                 kind = next((key for key in patch if key in KINDS and KINDS[key].verified), None)
-                stored = StoredGradient(node, patch_in_words(patch))
+                stored = StoredGradient(node, patch_in_words(patch), why="" if kind else DROPPED)
                 if kind is not None:
                     stored.attempt(_expect, stored, kind, patch, is_join)
-                elif not is_join:
-                    stored.why = DROPPED
                 if kind is not None or not is_join:
                     yield stored
 
@@ -254,7 +245,7 @@ def _expect(stored: StoredGradient, kind: str, patch: Mapping[str, Any], is_join
     if not is_join and len(inputs) == own:  # it gives on what it reads
         stored.reads = stored.gives = inputs
         if kind == "filter_gradient":
-            _expect_gradient(stored, patch[kind])
+            stored.expected = _gradient_of(patch[kind])
         else:
             stored.label = f"{stored.label}, where no gradient comes to the op"
             stored.expected = InlineFormula(Formula.parse("zeros_like(dy)"))
@@ -263,8 +254,7 @@ def _expect(stored: StoredGradient, kind: str, patch: Mapping[str, Any], is_join
     gives = list(filter(None, (_before_stops(body, text) for text in joined)))
     moved = body.producer(gives[0]) if len(gives) == len(joined) else None
     if moved is None:
-        stored.why = "it does not pass on what a StopGradient reads"
-        return
+        raise GraphpatchError("it does not pass on what a StopGradient reads")
     record = provenance.record(node)
     stored.reads = (() if record is None else record.reads) or moved.data_inputs
     stored.gives = gives
@@ -273,8 +263,8 @@ def _expect(stored: StoredGradient, kind: str, patch: Mapping[str, Any], is_join
         outputs = moved.outputs or []
         floats = [t for n, t in enumerate(gives) if outputs[n].dtype in DIFFERENTIABLE]
         stored.reads, stored.gives = roots, (floats if len(gives) > 1 else gives)[: len(roots)]
-        sums = Formula.parse([f"sum_like(dy{n}, x{n})" for n in range(len(roots))])
-        stored.expected = InlineFormula(sums)
+        sums = [f"sum_like(dy{n}, x{n})" for n in range(len(roots))]
+        stored.expected = InlineFormula(Formula.parse(sums))
     elif kind == "straight_through":
         place = patch[kind].get("input", 0) if isinstance(patch[kind], Mapping) else 0
         if isinstance(place, str):  # a name of the pattern
@@ -282,26 +272,23 @@ def _expect(stored: StoredGradient, kind: str, patch: Mapping[str, Any], is_join
         texts = [f"sum_like(dy, x{n})" if n == place else None for n in range(len(stored.reads))]
         stored.expected = InlineFormula(Formula.parse(texts))
     elif patch.get("on") == WHOLE and kind == "override_gradient":
-        _expect_gradient(stored, patch[kind])  # attrs would be those of one of its ops
+        stored.expected = _gradient_of(patch[kind])  # attrs would be those of one of its ops
     else:
         stored.attrs = dict(signature(moved).attrs)
         if kind == "surrogate_gradient":
             stored.expected = Formula.parse(patch[kind])
-            return
-        _expect_gradient(stored, patch[kind])
-        gradient = stored.expected
-        if kind == "override_gradient" and isinstance(gradient, LibraryGradient | InlineFormula):
-            stored.op_type = provenance.in_model(moved).op
-            stored.expected = gradient.for_op(stored.op_type)
+        else:
+            gradient = _gradient_of(patch[kind])
+            stored.op_type = provenance.in_model(moved).op if kind == "override_gradient" else ""
+            stored.expected = gradient.for_op(stored.op_type) if stored.op_type else gradient
 
 
-def _expect_gradient(stored: StoredGradient, spec: Any) -> None:
-    """Expect the formula that a rule gives; say why there is none."""
+def _gradient_of(spec: Any) -> LibraryGradient | InlineFormula:
+    """Return the formula that a rule gives; raise GraphpatchError where it gives none."""
     gradient = parse_gradient(spec)
-    if isinstance(gradient, LibraryGradient | InlineFormula):
-        stored.expected = gradient
-    else:
-        stored.why = TRACED
+    if not isinstance(gradient, LibraryGradient | InlineFormula):
+        raise GraphpatchError(TRACED)
+    return gradient
 
 
 def _before_stops(body: Body, text: str) -> str | None:

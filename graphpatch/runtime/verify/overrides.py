@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
+from operator import itemgetter
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import Bodies
@@ -17,62 +20,50 @@ from graphpatch.graph.graph import ModelGraph
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.walk import upstream
 from graphpatch.names import OpKey, parse
-from graphpatch.shown import Document
 
-# The first is the worst: of an op that several ops carry a gradient for, the worst counts.
-STATES = IGNORED, IDLE, UNCALLED, FIRED = "ignored", "idle", "uncalled", "fired"
+IGNORED, IDLE, UNCALLED, FIRED = range(4)  # the worst first
 CAME = "no gradient that was taken comes to it"
 BLOCKED = f"{CAME}; graphpatch doctor says where gradients end"
 LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
 
 
-@dataclass(frozen=True, slots=True)
-class Override(Document):
-    """An op with another gradient than its type's: by a key, or by a function of the library.
+class Override(Struct):
+    """An op that has another gradient than its type, which it had before rules put another there.
 
-    `node` has the key; `op` is the op of the model that its rule is at. `state`: it fired,
-    TensorFlow ignores it, nothing that runs calls its function or reads the op there (`uncalled`),
-    or no gradient came to it (`idle`). `is_new`: the original does not have it.
+    `fails`: the patch added it, and TensorFlow ignores it wherever gradients are taken.
     """
 
-    keys = "body=node.body.label op key type why fails=is_wrong"
+    body: str
+    op: str
+    key: str
+    type: str
+    why: str
+    fails: bool
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.op}{'' if self.body == 'main' else f' in function {self.body}'}"
+
+
+class Overrides(Struct):
+    """The overrides that fired, those that did not, and those that nothing that runs calls."""
+
+    fired: list[Override]
+    not_fired: list[Override]
+    not_called: list[Override]
+
+
+class Carrier(NamedTuple):
+    """A node that has the gradient of the op that a rule is at: by a key, or by a function."""
+
     node: Node
+    place: OpKey  # of the node
     op: str
     key: str
     is_function: bool
-    is_new: bool = True
-    state: str = FIRED
-    why: str = ""
-
-    @property
-    def place(self) -> OpKey:
-        """Return the body and the name of the op that has the key."""
-        return self.node.body.label, self.node.name
-
-    @property
-    def type(self) -> str:
-        """Return the type that the op had before rules put another op in its place."""
-        model = provenance.as_model(self.node.body)
-        index = model.by_name.get(self.op)
-        return self.node.op if index is None else model.heads.ops[index]
-
-    @property
-    def is_wrong(self) -> bool:
-        """Return whether the patch added it in vain, wherever gradients are taken."""
-        return self.is_new and self.state == IGNORED
-
-    @property
-    def is_gap(self) -> bool:
-        """Return whether the patch added it, and nothing shows that it works."""
-        return self.is_new and self.state == IDLE
-
-    def __str__(self) -> str:
-        body = "" if self.node.body.is_main else f" in function {self.node.body.label}"
-        return f"{self.type} {self.op}{body}"
 
 
-def overrides(graph: ModelGraph) -> Iterator[Override]:
-    """Yield the ops that have one, in functions too, in the order of the file.
+def carriers(graph: ModelGraph) -> Iterator[Carrier]:
+    """Yield the nodes that have another gradient, in functions too, in the order of the file.
 
     Left out are keys that are for tf.saved_model.load alone, the guards that go with overrides, and
     functions that rules only keep from being differentiated.
@@ -87,7 +78,8 @@ def overrides(graph: ModelGraph) -> Iterator[Override]:
                 continue
             record = provenance.record(node)
             op = record.patched if record is not None and record.is_added else ""
-            yield Override(node, op or provenance.in_model(node).name, key, is_function)
+            op = op or provenance.in_model(node).name
+            yield Carrier(node, (body.label, node.name), op, key, is_function)
 
 
 def sorted_overrides(
@@ -96,22 +88,23 @@ def sorted_overrides(
     asked: Mapping[OpKey, bool],
     registered: Collection[str],
     failed: Mapping[str, str],
-) -> list[Override]:
+) -> tuple[Overrides, list[str]]:
     """Return what happened to the override of each op as gradients were taken of a patched graph.
 
     `asked` are the ops that TensorFlow asked for their gradient, and whether it was run then;
     `registered` the keys for which its process has gradients; `failed` says of targets why their
-    gradients could not be taken.
+    gradients could not be taken. With them come, in words, those that the patch added, and of which
+    nothing shows that they work.
     """
-    known = {(override.place, override.key) for override in overrides(original)}
+    known = {(carrier.place, carrier.key) for carrier in carriers(original)}
     bodies, customs, behind = Bodies(patched), cache(hidden_ops), cache(ops_behind_returns)
     is_loaded = patched.around.is_object_based
-    by_op: dict[OpKey, list[Override]] = {}
-    for override in overrides(patched):
-        place, key, node = override.place, override.key, override.node
+    by_op: dict[OpKey, list[tuple[tuple[bool, int, bool], str, Carrier]]] = {}
+    for carrier in carriers(patched):
+        node, place, op, key, is_function = carrier
         is_new, custom = (place, key) not in known, customs(node.body).get(node.index)
         state, why = FIRED, ""
-        if not (override.is_function or is_loaded or key in registered or key.startswith(CUSTOM)):
+        if not (is_function or is_loaded or key in registered or key.startswith(CUSTOM)):
             state = IGNORED
             why = (
                 f"no program registers the key {key!r}: name the module or .py file that does "
@@ -121,19 +114,24 @@ def sorted_overrides(
             says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
             state, why = IDLE, f"{Node(node.body, custom)} {says}"
         elif place not in asked and not (is_loaded and _is_asked_on_tape(place, asked)):
-            state, why = _state_unasked(override, bodies, asked, behind)
+            state, why = _state_unasked(carrier, bodies, asked, behind)
             if state == IDLE and failed:
                 target, says = next(iter(failed.items()))
                 why = f"{CAME}; those of {target} cannot be taken: {says}"
-        of_op = by_op.setdefault((place[0], override.op), [])
-        of_op.append(replace(override, is_new=is_new, state=state, why=why))
-    return [min(of_op, key=_rank) for of_op in by_op.values()]
-
-
-def _rank(override: Override) -> tuple[bool, int, bool]:
-    """Rank the carriers of one op's gradient: what says most of it comes first."""
-    is_helper = override.node.name != override.op
-    return not override.is_new, STATES.index(override.state), is_helper
+        # Of those of one op, what the patch added counts, then the worst, then the op itself.
+        rank = not is_new, state, node.name != op
+        by_op.setdefault((node.body.label, op), []).append((rank, why, carrier))
+    fired, not_fired, not_called = (list[Override]() for _ in range(3))
+    unproven = list[str]()
+    for (label, op), of_op in by_op.items():
+        (is_old, state, _), why, (node, _, _, key, _) = min(of_op, key=itemgetter(0))
+        model = provenance.as_model(node.body)
+        op_type = model.heads.ops[model.by_name[op]] if op in model.by_name else node.op
+        override = Override(label, op, key, op_type, why, not is_old and state == IGNORED)
+        (not_fired, not_fired, not_called, fired)[state].append(override)
+        if state == IDLE and not is_old:
+            unproven.append(f"override of {override} did not fire: {why}")
+    return Overrides(fired, not_fired, not_called), unproven
 
 
 def _is_asked_on_tape(place: OpKey, asked: Collection[OpKey]) -> bool:
@@ -148,13 +146,13 @@ def _is_asked_on_tape(place: OpKey, asked: Collection[OpKey]) -> bool:
 
 
 def _state_unasked(
-    override: Override,
+    carrier: Carrier,
     bodies: Bodies,
     asked: Mapping[OpKey, bool],
     behind: Callable[[Body], bytearray],
-) -> tuple[str, str]:
+) -> tuple[int, str]:
     """Return what became of an override for which Python was not asked, and why, in words."""
-    node, body = override.node, override.node.body
+    node, body = carrier.node, carrier.node.body
     if body.is_main:
         return IDLE, BLOCKED
     callers = list(all_callers(bodies, body.label))
@@ -165,7 +163,7 @@ def _state_unasked(
     ignoring = bodies.place_of(node).ignoring
     if bodies.graph.around.is_object_based or ignoring is None:
         return IDLE, BLOCKED
-    if not override.is_function:
+    if not carrier.is_function:
         says = f"function {body.label} is called by {ignoring}, where a Session ignores it"
         return IGNORED, says
     # C++ differentiates the function as a whole, all that its returns are computed of, and does not
@@ -186,8 +184,5 @@ def all_callers(bodies: Bodies, function: str) -> Iterator[Node]:
 
 def ops_behind_returns(body: Body) -> bytearray:
     """Mark the ops that outputs of a function are computed of, not by their shapes alone."""
-
-    def reads_shape(index: int) -> bool:
-        return flow.reads_shape_alone(body.heads.ops[index])
-
-    return upstream(body, map(parse, body.ret.values()), control=True, last=reads_shape)
+    ops, returns = body.heads.ops, map(parse, body.ret.values())
+    return upstream(body, returns, control=True, last=lambda n: flow.reads_shape_alone(ops[n]))

@@ -25,17 +25,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+import numpy as np
 
 from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.graph import ModelGraph
 from graphpatch.names import OpKey
 from graphpatch.runtime import tf
-
-if TYPE_CHECKING:  # they import numpy
-    from graphpatch.runtime.tf_gradients import GradientAnswer
-    from graphpatch.runtime.verify.session import LoadedModel, SessionModel
+from graphpatch.runtime.graph_run import require_tensorflow
+from graphpatch.runtime.tf_gradients import GradientAnswer
+from graphpatch.runtime.verify.session import LoadedModel, SessionModel, running_model
 
 # Kernels that compute the same bits fused or not and wherever a tensor lies in memory (those of
 # oneDNN for AVX-512 and AMX do not), no chatter, and the same device everywhere.
@@ -61,7 +62,7 @@ def command() -> list[str]:
 
 
 class ProcessDiedError(GraphpatchError):
-    """The process of a model ended without an answer."""
+    """The process of a model ended without an answer, or cannot open the model."""
 
     def __init__(self, process: TensorFlowProcess, why: str) -> None:
         super().__init__(f"{process.name}: {why}")
@@ -135,8 +136,6 @@ class TensorFlowProcess:
         With it come the ops that were asked for theirs. TensorFlow rewrites TF2 loops and branches
         as it differentiates them: what it cannot give a second time, a new process is asked for.
         """
-        from graphpatch.runtime.tf_gradients import GradientAnswer
-
         try:
             answers, asked = self.ask("gradients", sources, target, dy)
         except ProcessDiedError as error:
@@ -234,8 +233,6 @@ class Worker:
 
         `control_flow_v2=False` calls `disable_control_flow_v2()`, as programs for v1 graphs do.
         """
-        from graphpatch.runtime.graph_run import require_tensorflow
-
         require_tensorflow("models are run by", hint=WITHOUT_RUN)
         if not control_flow_v2:
             tf.compat.v1.disable_control_flow_v2()
@@ -270,8 +267,6 @@ class Worker:
         """
         from tensorflow.python.framework import ops
 
-        from graphpatch.runtime.verify.session import running_model
-
         self.model = running_model(file, path, index)
         return set(ops.gradient_registry.list())
 
@@ -292,8 +287,6 @@ class Worker:
         With it come the gradient itself of the tensors in `whole`, and what TensorFlow raises; the
         size of no gradient is None.
         """
-        import numpy as np
-
         sizes = {}
         for name, answer in self.model.gradients(names, target, dy)[0].items():
             size = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -68,7 +68,8 @@ TRUTHS = dict.fromkeys(("Select", "SelectV2", *IFS), 0) | dict.fromkeys(SWITCHES
 DEAD = "does not have value"  # what TensorFlow says of a tensor in a branch that is not taken
 
 Answers = tuple[dict[str, GradientAnswer], set[OpKey]]  # and the ops that were asked for theirs
-Branches = tuple[dict[str, tuple[bool, bool]], dict[str, int]]  # taken, and hidden by where
+SIDES = "below 0, or false", "above 0, or true"
+Branches = tuple[dict[str, set[str]], dict[str, int]]  # sides that were taken, and hidden by where
 
 
 class Plan(NamedTuple):
@@ -76,14 +77,15 @@ class Plan(NamedTuple):
 
     `writing` are those of the `tensors` that come after a write to a variable: where others read it
     in the same run, who is faster decides. `trained` are `targets` that training computes
-    from gradients.
+    from gradients. `left_out` are tensors that nobody may compare, each with the reason.
     """
 
     tensors: list[str]
     sources: list[str]
     targets: list[str]
-    writing: Sequence[str] = ()
+    writing: Set[str] = frozenset()
     trained: Sequence[str] = ()
+    left_out: Mapping[str, str] = {}
 
 
 def running_model(file: str, path: str, index: int) -> SessionModel | LoadedModel:
@@ -126,7 +128,7 @@ class SessionModel(GraphRun):
 
         `read` are ops that these read. Without names gradients are taken of all float outputs.
         """
-        self._refuse_unknown([*fed, *sources], targets)
+        refuse_unknown_ends(self.model.path, [self.model_graph], [*fed, *sources], targets)
         sources, targets = (list(map(full_tensor_name, names)) for names in (sources, targets))
         signatures = meta_around(self.model_graph).signature_def.values()
         signed = (info.name for item in signatures for info in item.outputs.values() if info.name)
@@ -141,7 +143,7 @@ class SessionModel(GraphRun):
             tensors,
             sources or self._sources(fed, {*patched, *read}),
             targets,
-            writing=[name for name in tensors if self.tensor(name).op in writes],
+            writing={name for name in tensors if self.tensor(name).op in writes},
             trained=[name for name in targets if self.tensor(name).op in updates],
         )
 
@@ -173,12 +175,8 @@ class SessionModel(GraphRun):
 
     def guess(self, fed: Values, guess: Guess) -> None:
         """Take what is fed, what a checkpoint or an initialiser gives, and seeded values."""
-        self._refuse_unknown(list(fed))
+        refuse_unknown_ends(self.model.path, [self.model_graph], list(fed), ())
         super().guess(fed, guess)
-
-    def _refuse_unknown(self, sources: Sequence[str], targets: Sequence[str] = ()) -> None:
-        """Raise ModelError for the name of a tensor that is not there."""
-        refuse_unknown_ends(self.model.path, [self.model_graph], sources, targets)
 
     def hold(self, variables: Values) -> None:
         """Let the variables hold these values, where its own checkpoint has no others."""
@@ -283,13 +281,14 @@ class SessionModel(GraphRun):
 
     def branches(self) -> Branches:
         """Return which branches the values take, of ops that are in no loop, branch or function."""
-        deciders, taken = self._deciders, dict[str, tuple[bool, bool]]()
+        deciders, taken = self._deciders, dict[str, set[str]]()
         values, _ = super().run(sorted(filter(None, set(deciders.values()))), False)
         for op, name in deciders.items():
             if name in values:
                 value = values[name]
                 below = ~value if value.dtype == bool else value < 0
-                taken[op] = bool(np.any(below)), bool(np.any(value > 0))
+                pairs = zip(SIDES, (below, value > 0), strict=True)
+                taken[op] = {side for side, is_there in pairs if np.any(is_there)}
         # What waits for a queue that nobody fills is asked once.
         self._deciders = {op: name for op, name in deciders.items() if not name or op in taken}
         hidden = sum(not name for name in deciders.values())
