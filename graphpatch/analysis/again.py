@@ -89,7 +89,7 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
             f"{SWAPPED}: {patched.path} is {original.path} without its rules, and the original "
             f"comes first: graphpatch verify {patched.path} {original.path}"
         )
-        return _of_each_graph(patched, MadeAgain()), [says]
+        return [MadeAgain()] * len(patched.graphs), [says]
     reasons = [(after.live, LIVE), (after.exported, EXPORTED), (None in after.again, PYTHON)]
     for applies, why in reasons:
         if applies:
@@ -102,7 +102,7 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
             f"the rules that it carries cannot be applied to the original: {reason}; is "
             f"{original.path} the original of {patched.path}?"
         )
-        return _of_each_graph(patched, MadeAgain()), [says]
+        return [MadeAgain()] * len(patched.graphs), [says]
     except GraphpatchError as error:
         return _without_rules(original, patched, f"its rules cannot be applied again: {error}")
     count = len(after.rules) - len(before.rules)
@@ -113,7 +113,7 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
         has = f"the original as a {patched.container.name} has" if is_converted else "it has"
         says = f"sound: {has}"
     if _same_bytes(expected, patched):
-        return _of_each_graph(patched, MadeAgain(f"{says} the same bytes")), []
+        return [MadeAgain(f"{says} the same bytes")] * len(patched.graphs), []
     compared, around = _compared(expected, patched, f"{says} the same ops, in other bytes")
     differs = around or any(comparison.faults for comparison in compared)
     if differs and after.rules and after.version != graphpatch.__version__:
@@ -127,10 +127,6 @@ def make_again(original: Model, patched: Model) -> tuple[list[MadeAgain], list[s
             f"is it the original of {patched.path}?",
         )
     return compared, around
-
-
-def _of_each_graph(model: Model, comparison: MadeAgain) -> list[MadeAgain]:
-    return [comparison for _ in model.graphs]
 
 
 def _record(model: Model) -> ModelRecord:
@@ -186,9 +182,9 @@ def _without_rules(original: Model, patched: Model, why: str) -> tuple[list[Made
         if _record(original).rules:
             original = opened_again(revert(original, allow_changed=True).model)
     except PatchError:  # it carries no rules, or only a part of its original
-        return _of_each_graph(patched, MadeAgain(why=why)), []
+        return [MadeAgain(why=why)] * len(patched.graphs), []
     except GraphpatchError as error:
-        return _of_each_graph(patched, MadeAgain(why=why)), [str(error)]
+        return [MadeAgain(why=why)] * len(patched.graphs), [str(error)]
     compared, around = _compared(original, reverted, "")
     return [MadeAgain(why=why, faults=comparison.faults) for comparison in compared], around
 
@@ -350,13 +346,11 @@ def is_intact(graph: Graph) -> bool:
 def _has_lost_gradients(graph: Graph) -> bool:
     """Return whether a key that a rule set, or a called function's gradient, is gone."""
     for body in graph.bodies:
-        library = body.library
+        signatures, gradients = body.library.signatures, body.library.gradients
         for index, record in body.touched().items():
             node = Node(body, index)
             is_keyed = record.keys and not provenance.shadow(node)
-            is_call = record.is_added and node.op in library.signatures
-            if is_keyed and node.attr(OVERRIDE) is None:
-                return True
-            if is_call and node.op not in library.gradients:
+            is_call = record.is_added and node.op in signatures
+            if (is_keyed and node.attr(OVERRIDE) is None) or (is_call and node.op not in gradients):
                 return True
     return False
