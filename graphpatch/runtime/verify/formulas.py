@@ -50,7 +50,7 @@ TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-
 MOST = 100  # ops of one formula at which it is compared
 DROPPED = "this kind has no formula to compare"
 TRACED = "it is traced code, not a formula"
-INSIDE = "it stands in a function or a v1 loop, where no value can be seen"
+INSIDE = "in a function or a v1 loop, or by a reference to a variable, no value can be seen"
 NOT_MET = "nothing that runs computes it"
 
 
