@@ -29,12 +29,7 @@ from graphpatch.match.select import MatchedOps, check_taken, find
 from graphpatch.names import texts
 from graphpatch.patches.editing import Report, RuleEditor
 from graphpatch.patches.freeze import notes_on_built
-from graphpatch.patches.placement import (
-    named_now,
-    refuse_hidden,
-    refuse_shadowed,
-    why_stopped,
-)
+from graphpatch.patches.placement import named_now, refuse_hidden, refuse_shadowed, why_stopped
 from graphpatch.patches.target import Target, refuse_ambiguous, refuse_malformed, target_of_match
 from graphpatch.recipe_notes import unmatched_activations, why_recipe_finds_nothing
 from graphpatch.recipes import is_recipe

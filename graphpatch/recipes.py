@@ -115,11 +115,7 @@ FORMULAS = {
 
 # Ops of a swish with a factor, and of a hard swish: they are left alone with it.
 _INSIDE_OTHERS = [
-    {
-        "op": "Sigmoid",
-        "inputs": {"0": {"op": "Mul"}},
-        "consumers": {"any": {"pattern": "@swish"}},
-    },
+    {"op": "Sigmoid", "inputs": {"0": {"op": "Mul"}}, "consumers": {"any": {"pattern": "@swish"}}},
     {
         "op": "Relu6",
         "inputs": {"0": {"op": ["Add", "AddV2"]}},

@@ -22,13 +22,7 @@ from graphpatch import opdefs
 from graphpatch.control_flow.stored import StoredContexts, StoredLoop
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP
-from graphpatch.differentiation.flow import (
-    CARRIED,
-    CUSTOM,
-    is_carrier,
-    is_registered,
-    override_key,
-)
+from graphpatch.differentiation.flow import CARRIED, CUSTOM, is_carrier, is_registered, override_key
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Form, Tensor, Wiring, holds_no_number
 from graphpatch.graph.functions import calls, named_by
@@ -228,11 +222,7 @@ class GradientReplay:
         return back
 
     def follow(
-        self,
-        wiring: Wiring,
-        sources: Sequence[Tensor],
-        targets: Sequence[Tensor],
-        within: Set[int],
+        self, wiring: Wiring, sources: Sequence[Tensor], targets: Sequence[Tensor], within: Set[int]
     ) -> BackwardPass:
         """Follow gradients as `backward` does, through no other ops than these.
 

@@ -269,11 +269,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(WINDOWS, _windows),
 }
 EACH_OUTPUT = (
-    types.ALL_SWITCHES
-    | types.MERGES
-    | {
-        *("Split", "Unpack", "BroadcastGradientArgs", *ARRAYS),
-    }
+    types.ALL_SWITCHES | types.MERGES | {*("Split", "Unpack", "BroadcastGradientArgs", *ARRAYS)}
 )
 
 

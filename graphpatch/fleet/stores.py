@@ -13,12 +13,7 @@ from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.errors import FleetError, ModelError, OutputError
-from graphpatch.formats.destination import (
-    SAVED_MODEL_FILES,
-    errors_as,
-    is_remote,
-    opened_store,
-)
+from graphpatch.formats.destination import SAVED_MODEL_FILES, errors_as, is_remote, opened_store
 from graphpatch.formats.output import unfinished_name
 from graphpatch.mapped import MOST_READ
 

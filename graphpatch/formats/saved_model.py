@@ -18,15 +18,7 @@ from graphpatch.graph.functions import Part
 from graphpatch.graph.graph import LIBRARY, ModelGraph, Restored, library_pieces
 from graphpatch.graph.node import Body, Node
 from graphpatch.graph.op_types import ENTERS, FED, NEXTS, PLACEHOLDER, PLACEHOLDERS, STATEFUL_CALL
-from graphpatch.graph.wire import (
-    Field,
-    Piece,
-    Source,
-    enclosed,
-    fields,
-    message,
-    splice,
-)
+from graphpatch.graph.wire import Field, Piece, Source, enclosed, fields, message, splice
 from graphpatch.names import fresh
 from graphpatch.protos import (
     AttrValue,

@@ -341,10 +341,7 @@ _SECOND: Mapping[str, tuple[OpGradient, tuple[str | None, ...]]] = {
         ops("CropAndResize dy x1 x2 #x0[1,2]", "CropAndResizeGradBoxes x0 dy x1 x2"),
         (_OWN, _OWN, None, None),
     ),
-    "FakeQuantWithMinMaxArgsGradient": (
-        ops("FakeQuantWithMinMaxArgsGradient dy x1"),
-        (_OWN, None),
-    ),
+    "FakeQuantWithMinMaxArgsGradient": (ops("FakeQuantWithMinMaxArgsGradient dy x1"), (_OWN, None)),
     **{
         f"FakeQuantWithMinMaxVars{kind}Gradient": (
             ops(f"FakeQuantWithMinMaxVars{kind}Gradient dy x1 x2 x3"),
@@ -356,10 +353,7 @@ _SECOND: Mapping[str, tuple[OpGradient, tuple[str | None, ...]]] = {
     "MaxPoolGradGradV2": (ops("MaxPoolGradV2 x0 x1 dy x3 x4"), (None, None, _OWN, None, None)),
     "MaxPoolGradWithArgmax": (_max_pool, (None, _OWN, None)),
     **{f"Resize{kind}Grad": (ops(f"Resize{kind} dy #x0[1,2]"), (_OWN, None)) for kind in _RESIZED},
-    "ScaleAndTranslateGrad": (
-        ops("ScaleAndTranslate dy #x0[1,2] x2 x3"),
-        (_OWN, None, None, None),
-    ),
+    "ScaleAndTranslateGrad": (ops("ScaleAndTranslate dy #x0[1,2] x2 x3"), (_OWN, None, None, None)),
     **{
         f"SparseSegment{kind}Grad": (_segments(kind), (_OWN, None, None, None))
         for kind in ("Mean", "SqrtN", "Sum")

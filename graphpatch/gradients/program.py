@@ -183,12 +183,7 @@ class Lowering:
     """
 
     def __init__(
-        self,
-        program: Program,
-        signature: Signature,
-        formula: Formula,
-        text: str,
-        place: int = 0,
+        self, program: Program, signature: Signature, formula: Formula, text: str, place: int = 0
     ) -> None:
         self.program = program
         self.signature = signature

@@ -306,8 +306,7 @@ def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
     """Return the condition that output 0 has such a shape; what is not known to have it has not."""
     test = shape_test(wanted)
     return Condition(
-        lambda node: test(node)[1] is True,
-        lambda node: f"shape is {sizes_in_words(test(node)[0])}",
+        lambda node: test(node)[1] is True, lambda node: f"shape is {sizes_in_words(test(node)[0])}"
     )
 
 

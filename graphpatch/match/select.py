@@ -412,10 +412,7 @@ def along(
 
 
 def on_path(
-    limits: DependencySearch | Between,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    match: Match,
+    limits: DependencySearch | Between, sources: Sequence[str], targets: Sequence[str], match: Match
 ) -> Condition:
     """Return the condition that a path from the sources, or to the targets, leads over the op.
 

@@ -40,10 +40,9 @@ from graphpatch.graph.op_types import BOUNDARIES, NEXTS, RESOURCE_VARIABLE
 from graphpatch.graph.walk import outputs_there, tensor_named, upstream
 from graphpatch.names import op_of
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
-from graphpatch.patches.editing import RuleEditor
+from graphpatch.patches.editing import MovedOp, RuleEditor, numbered
 from graphpatch.patches.fit import check_fit, naming, refuse_contradicted
 from graphpatch.patches.function_carrier import attach, become_filter, gradient_functions
-from graphpatch.patches.moved import MovedOp, numbered
 from graphpatch.patches.placement import (
     comes_from_constant,
     refuse_boundary,

@@ -10,10 +10,11 @@ import msgspec
 
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.graph import attrs
-from graphpatch.graph.editor import Editor
+from graphpatch.graph.editor import Attrs, Editor
 from graphpatch.graph.node import Node
 from graphpatch.graph.record import Author
 from graphpatch.graph.template import OneOp
+from graphpatch.patches.target import known_outputs
 from graphpatch.protos import AttrValue
 
 T = TypeVar("T")
@@ -51,6 +52,11 @@ def typed(dtype: str | None, key: str = "") -> dict[str, AttrValue]:
     """Return the attrs of an op that has its dtype as attr T, and its gradient under a key."""
     values = {"T": attrs.dtype(dtype or "")}
     return {**values, attrs.OVERRIDE: attrs.text(key)} if key else values
+
+
+def numbered(number: int) -> str:
+    """Return what stands behind a name: nothing for the first of several."""
+    return f"_{number}" if number else ""
 
 
 @dataclass(eq=False)
@@ -104,3 +110,43 @@ class RuleEditor(Editor):
         """Return whether an op is in a function that tf.saved_model.load restores."""
         around = self.graph.around
         return around.is_object_based and (around.is_exported or not node.body.is_main)
+
+
+class MovedOp:
+    """An op that made room: it is `NAME/forward` now, and other ops give its outputs on.
+
+    What gives a single output on takes the name. Of several outputs each is given on by
+    `NAME/SUFFIX_0`, ..., or as it is, and an IdentityN that reads these takes the name (`close`).
+    """
+
+    def __init__(self, node: Node, editor: RuleEditor) -> None:
+        self.node, self.name, self.outputs = node, node.name, known_outputs(node)
+        self.editor, self.room = editor, editor.make_room(node)
+        self.texts = [node.tensor(output) for output in range(len(self.outputs))]
+
+    def stopped(self, output: int) -> str:
+        """Return an output behind a StopGradient named after the op."""
+        name, dtype = f"{self.name}/stop{numbered(output)}", self.outputs[output].dtype
+        texts = [self.node.tensor(output)]
+        return self.editor.put_op(name, "StopGradient", texts, dtype, self.node)
+
+    def give_on(
+        self, output: int, op: str, suffix: str, inputs: Sequence[str], key: str = ""
+    ) -> Node:
+        """Let a new op of this type give an output on."""
+        values = typed(self.outputs[output].dtype, key)
+        if len(self.outputs) == 1:
+            return self.take_name(op, inputs, values)
+        new = self.editor.add(f"{self.name}/{suffix}_{output}", op, inputs, values, self.node)
+        self.texts[output] = new.tensor(0)
+        return new
+
+    def close(self) -> None:
+        """Let an IdentityN give several outputs on together."""
+        if len(self.outputs) > 1:
+            dtypes = attrs.dtypes([arg.dtype or "" for arg in self.outputs])
+            self.take_name("IdentityN", self.texts, {"T": dtypes})
+
+    def take_name(self, op: str, inputs: Sequence[str], values: Attrs) -> Node:
+        """Let a new op take the name, and give all outputs on."""
+        return self.editor.take_name(self.room, op, inputs, values)

@@ -23,9 +23,8 @@ from graphpatch.opdefs import FlatArg
 from graphpatch.patches import Patch
 from graphpatch.patches.backward_as import noise_notes
 from graphpatch.patches.carrier import carry, check_named, named_tensors
-from graphpatch.patches.editing import RuleEditor, typed
+from graphpatch.patches.editing import MovedOp, RuleEditor, typed
 from graphpatch.patches.fit import JoinedShapes, may_contradict, refuse_contradicted
-from graphpatch.patches.moved import MovedOp
 from graphpatch.patches.placement import refuse_without_gradient
 from graphpatch.patches.target import Target, is_source
 

@@ -30,9 +30,8 @@ from graphpatch.patches.carrier import (
     needs_function,
     put_beside,
 )
-from graphpatch.patches.editing import RuleEditor
+from graphpatch.patches.editing import RuleEditor, numbered
 from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
-from graphpatch.patches.moved import numbered
 from graphpatch.patches.placement import UNKNOWN_TO_FUNCTIONS, check_together
 from graphpatch.patches.target import MatchTarget, Target, dtypes_of, keeps_shape, signature
 

@@ -103,10 +103,7 @@ def overridden_ops(graph: ModelGraph) -> Iterator[Node]:
 
 
 def import_model(
-    model: ModelLike,
-    name: str = "",
-    tags: str = "",
-    input_map: Mapping[str, Any] | None = None,
+    model: ModelLike, name: str = "", tags: str = "", input_map: Mapping[str, Any] | None = None
 ) -> Any:
     """Import a model into the current graph, as `tf.import_graph_def` does, contexts included.
 

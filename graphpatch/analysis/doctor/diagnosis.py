@@ -7,13 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from graphpatch.analysis.doctor.causes import (
-    Finding,
-    OpOnPath,
-    PathStep,
-    finding_of,
-    given_to_slot,
-)
+from graphpatch.analysis.doctor.causes import Finding, OpOnPath, PathStep, finding_of, given_to_slot
 from graphpatch.control_flow.stored import stored_contexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import OP_BY_OP

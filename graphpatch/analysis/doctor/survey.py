@@ -67,11 +67,7 @@ def survey(
 
 
 def diagnose_graphs(
-    model: Model,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    control_flow_v2: bool,
-    every: bool,
+    model: Model, sources: Sequence[str], targets: Sequence[str], control_flow_v2: bool, every: bool
 ) -> list[GraphDiagnosis]:
     """Return what `survey` does, with rules that were not tried."""
     refuse_unknown_ends(model.path, model.graphs, sources, targets)

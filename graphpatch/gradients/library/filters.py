@@ -86,10 +86,7 @@ FILTERS = (
         purpose="each element of the gradient is kept within bounds, infinities too",
         avoid="the direction must stay: clip_by_norm keeps it. NaN stays NaN: finite replaces it",
         source="Mikolov, Statistical Language Models Based on Neural Networks, 2012",
-        parameters=(
-            Parameter("min", "the lower bound"),
-            Parameter("max", "the upper bound"),
-        ),
+        parameters=(Parameter("min", "the lower bound"), Parameter("max", "the upper bound")),
         legal="min <= max",
     ),
     Entry(

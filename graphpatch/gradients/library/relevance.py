@@ -55,12 +55,7 @@ def _matmul_gradients(name: str, a: str, b: str, *ops: str) -> Entry:
 
 PRODUCT_GRADIENTS = (
     Entry(
-        "mul",
-        ("dy * x1", "dy * x0"),
-        _PURPOSE,
-        _SAME_AS_TENSORFLOW,
-        "product rule",
-        ops=("Mul",),
+        "mul", ("dy * x1", "dy * x0"), _PURPOSE, _SAME_AS_TENSORFLOW, "product rule", ops=("Mul",)
     ),
     _matmul_gradients("matmul", "attr.transpose_a", "attr.transpose_b", "MatMul"),
     _matmul_gradients("batch_matmul", "attr.adj_x", "attr.adj_y", "BatchMatMul", "BatchMatMulV2"),

@@ -14,12 +14,7 @@ _AT_ZERO = "the op also steps elsewhere than at 0, as Round and Floor do: use st
 
 
 def _spike(
-    name: str,
-    slope: str,
-    purpose: str,
-    source: str,
-    *parameters: Parameter,
-    whole: bool = False,
+    name: str, slope: str, purpose: str, source: str, *parameters: Parameter, whole: bool = False
 ) -> Entry:
     """Return dy * slope."""
     lets, semicolon, value = slope.rpartition("; ")
