@@ -25,7 +25,14 @@ from graphpatch.errors import FleetError, ForeignError, GraphpatchError, ModelEr
 from graphpatch.fleet import stores
 from graphpatch.fleet.search import Task, is_search
 from graphpatch.formats import load
-from graphpatch.formats.destination import Export, is_remote, model_path, replaces, reported
+from graphpatch.formats.destination import (
+    Export,
+    errors_as,
+    is_remote,
+    model_path,
+    replaces,
+    reported,
+)
 from graphpatch.formats.foreign import not_there
 from graphpatch.formats.output import regular_files
 from graphpatch.gradients.tensors import checked_name
@@ -270,7 +277,7 @@ def content(path: Path) -> str:
         raise ModelError(not_there(path))
     if not path.is_file():
         raise ModelError(f"{path} is neither a file nor a folder")
-    with path.open("rb") as opened:
+    with errors_as(f"cannot read {path}", ModelError), path.open("rb") as opened:
         digest = hashlib.sha256()
         while block := opened.read(1 << 20):
             digest.update(block)
