@@ -39,7 +39,7 @@ from graphpatch.cli import cli
 from graphpatch.cli.schema import output_schema
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.interpreter import gradient
-from graphpatch.schema import schema
+from graphpatch.cli.schema import schema
 
 def applied(match, patch):
     return graphpatch.apply([{"match": match, "patch": patch}], "model.pb")

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from provoking.of_rules import FILES, GRADIENTS, KEYS
 
+from graphpatch.cli.schema import schema
 from graphpatch.errors import RulesError
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.match.ready import READY
 from graphpatch.match.spec import Match
 from graphpatch.patches import KINDS
 from graphpatch.rules import Expect, RuleSpec, decoded, rules_from
-from graphpatch.schema import schema
 from tests.examples import ROOT
 from tests.test_rules import ERRORS
 

@@ -24,7 +24,7 @@ ROOMS = tuple(
     (
         "above mapped decoding shown errors names tokens protos opdefs "
         "graph control_flow formats differentiation match gradients patches recipes recipe_notes "
-        "rules schema application selection analysis runtime fleet page keras "
+        "rules application selection analysis runtime fleet page keras "
         "tf_keras cli"
     ).split()
 )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graphpatch.schema import schema
+from graphpatch.cli.schema import schema
 
 # For each table of the page: the types of the schema whose keys it lists.
 TABLES: Mapping[str, tuple[str, ...]] = {

@@ -16,8 +16,8 @@ from fuzzing.__main__ import TURN
 import graphpatch
 from graphpatch import cli
 from graphpatch.cli.completion import TURNED_ON, VARIABLE
+from graphpatch.cli.schema import schema
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.schema import schema
 from tests import graphs
 from tests.conftest import CHECKOUT, RulesFile, Run
 from tests.patches.one_op import net

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import graphpatch
+from graphpatch.cli.schema import schema
 from graphpatch.errors import MatchError, RulesError
 from graphpatch.graph.graph import Graph
 from graphpatch.match.keys import OP_KEYS
@@ -18,7 +19,6 @@ from graphpatch.match.select import KEYS, ON_EDGES, holds, select
 from graphpatch.match.spec import FIELDS, Match
 from graphpatch.protos import AttrValue, TensorShapeProto
 from graphpatch.rules import rules_from
-from graphpatch.schema import schema
 from tests import graphs
 from tests.graphs import const, function, graph_of, graphdef, listed, node
 from tests.patches.one_op import net
