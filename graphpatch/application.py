@@ -19,7 +19,7 @@ from graphpatch.formats.before import write_down
 from graphpatch.formats.destination import NO_CONTEXTS
 from graphpatch.formats.load import HasModel, ModelLike, model_from
 from graphpatch.gradients.spec import PythonGradient
-from graphpatch.graph.check import check_graph, foreign, refuse_unreadable
+from graphpatch.graph.check import check_graph, check_result, foreign, refuse_unreadable
 from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import in_model
@@ -171,6 +171,7 @@ def apply_rules(
                     check_expected(replace(last, expect=Expect()), graphs, 0)
         for graph in graphs:
             refuse_unreadable(graph)
+            check_result(graph)
         write_down(loaded, patched, [rule.applied for rule in read])
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error

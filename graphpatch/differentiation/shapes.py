@@ -233,6 +233,7 @@ SCALARS = (
     f" TensorArraySizeV3 {types.LOOP_COND} {VARIABLE}"
 ).split()
 FILLED = "Fill Empty RandomUniform RandomStandardNormal RandomUniformInt TruncatedNormal".split()
+RESIZED = ("ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor")
 WINDOWS = "Conv2D Conv3D DepthwiseConv2dNative MaxPool AvgPool MaxPool3D AvgPool3D".split()
 
 Rule = Callable[[OpShapes], Sizes]
@@ -267,6 +268,9 @@ RULES: dict[str, Rule] = {
     "Split": _split,
     "StridedSlice": _strided,
     **dict.fromkeys(WINDOWS, _windows),
+    **dict.fromkeys(
+        RESIZED, lambda op: _with_size(op.shapes[0], 1, *(op.integers[1] or (None, None)), gone=2)
+    ),
 }
 EACH_OUTPUT = (
     types.ALL_SWITCHES | types.MERGES | {*("Split", "Unpack", "BroadcastGradientArgs", *ARRAYS)}

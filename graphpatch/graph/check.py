@@ -91,6 +91,14 @@ def gives_output(body: Body, text: str) -> bool:
     return names.is_index(text.rpartition(":")[2]) and tensor_named(body, text) is not None
 
 
+def check_result(graph: Graph) -> None:
+    """Raise RuntimeError for a sound graph that edits made unsound: nobody gets it to see."""
+    try:
+        check_graph(graph)
+    except ModelError as error:
+        raise RuntimeError(f"the patched graph is broken, and not written: {error}") from error
+
+
 def refuse_unreadable(graph: Graph) -> None:
     """Raise PatchError where rules made a graph so large that no rule could be taken off again."""
     for body in graph.bodies:

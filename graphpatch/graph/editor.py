@@ -20,7 +20,7 @@ from graphpatch.graph.walk import uses
 from graphpatch.graph.wire import Span, message
 from graphpatch.protos import AttrValue, FunctionDef, NodeDef
 
-# Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
+# Attrs of an op that say where it runs: they hold as well for the node that takes its name.
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
 
 Attrs = Mapping[str, AttrValue]

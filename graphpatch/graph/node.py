@@ -423,7 +423,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         return {at: raw for at in order if PROVENANCE in (raw := self.payload(at).small)}
 
     def open_node(self, index: int) -> EditedNode:
-        """Open a node to be changed, which only `editor` does: first, its record keeps it as it is.
+        """Open a node to be changed by `editor`, or signed: first, its record keeps it as it is.
 
         Large fields stay out of the record as long as they stay in the node.
         """

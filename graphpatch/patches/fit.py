@@ -18,12 +18,12 @@ from typing import TypeGuard
 
 from graphpatch import opdefs
 from graphpatch.differentiation.flow import carries, is_asked_for
-from graphpatch.differentiation.shapes import Shapes, sizes_in_words
+from graphpatch.differentiation.shapes import Shapes, broadcast, sizes_in_words
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import FormulaError, GraphpatchError, PatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.ops import Program, sizes_of_constant
+from graphpatch.gradients.ops import Program, Value, sizes_of_constant
 from graphpatch.gradients.program import gradient_ops, input_values
 from graphpatch.gradients.spec import (
     FILTER,
@@ -230,6 +230,43 @@ def refuse_contradicted(
                     f"{sizes_in_words(sizes)}, and cannot be {'summed down or ' * may_sum}repeated "
                     f"to that of {goal}, {sizes_in_words(wanted)}{REMEDY * (is_input and may_sum)}"
                 )
+
+
+def may_not_fit(targets: Iterable[Target], value_of: Callable[[Target], Value]) -> list[str]:
+    """Return the targets whose formula is not known to have, or be repeated to, y0's shape."""
+    values: dict[Hashable, Value] = {}
+    shapes_of = cache(lambda body: Shapes(Wiring(body)))
+    unknown = []
+    for target in targets:
+        form = target.form(None)
+        if form not in values:
+            values[form] = value_of(target)
+        read = values[form].shape.most
+        if read == frozenset() or has_shape_of_output(values[form], target):
+            continue
+        shapes = shapes_of(target.last.body)
+        tensors = _tensors(target, shapes.wiring)
+        wanted = shapes.of(tensors["y0"])
+        sizes = broadcast(
+            [
+                shapes.of(tensors[name]) if name in tensors else sizes_of_constant(name)
+                for name in read or ()
+            ]
+        )
+        pairs = zip(reversed(sizes or ()), reversed(wanted or ()), strict=False)
+        is_known = all(a == 1 or (a is not None and a == b) for a, b in pairs)
+        if sizes is None or wanted is None or len(sizes) > len(wanted) or not is_known:
+            unknown.append(str(target))
+    return unknown
+
+
+def has_shape_of_output(value: Value, target: Target) -> bool:
+    """Return whether a formula has the shape of the op's output, in every run."""
+    op, exact = target.last.opdef, value.shape.exactly
+    if op is None or not exact or len(target.nodes) > 1:
+        return False
+    inputs = frozenset(f"x{place}" for place in op.keeps_shape)
+    return exact == inputs if op.broadcasts else exact <= inputs
 
 
 def _in_question(target: Target, joined: JoinedShapes) -> JoinedShapes:

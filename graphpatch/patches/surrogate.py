@@ -31,9 +31,16 @@ from graphpatch.patches.carrier import (
     put_beside,
 )
 from graphpatch.patches.editing import RuleEditor, numbered
-from graphpatch.patches.fit import JoinedShapes, naming, refuse_contradicted
+from graphpatch.patches.fit import (
+    JoinedShapes,
+    has_shape_of_output,
+    may_not_fit,
+    naming,
+    refuse_contradicted,
+)
 from graphpatch.patches.placement import UNKNOWN_TO_FUNCTIONS, check_together
 from graphpatch.patches.target import MatchTarget, Target, dtypes_of, keeps_shape, signature
+from graphpatch.shown import short
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone. It follows from the ops that a function is spelled with, several for some,
@@ -94,6 +101,15 @@ class SurrogateGradient(Patch):
 
         refuse_contradicted(targets, self.formula, joined, may_sum=False)
 
+    def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
+        """Say of which ops a run may give the formula a shape that the output has not."""
+        of_op = not self.formula.tensors  # of which other ops say the shapes
+        if of_op and (unknown := may_not_fit(map(Target.of, nodes), self.check_target)):
+            yield (
+                f"the formula is not known to have the shape of what the op gives, at "
+                f"{short(unknown)}: a run in which it cannot be repeated to that shape fails"
+            )
+
     def check_target(self, target: Target) -> Value:
         """Return the formula of what a target reads, as ops, or raise PatchError."""
         node = target.last
@@ -141,7 +157,7 @@ class SurrogateGradient(Patch):
             anchor = [f"^{op_of(editor.put_op(inside, 'Identity', read, arg.dtype, node))}"]
         tensors = {f"x{n}": text for n, text in enumerate(reading.reads)}
         tensor = put_beside(formula, node, tensors, editor, anchor, f"{scope}/")
-        counted = BackwardTensor(tensor, not _has_shape_of_output(value, target))
+        counted = BackwardTensor(tensor, not has_shape_of_output(value, target))
         join(target, {0: counted}, editor, self.emit)
         if named or is_carried:  # a function that carries it reads other tensors than the op does
             editor.set_reads(node.body.node(name), reads)
@@ -149,15 +165,6 @@ class SurrogateGradient(Patch):
     def formulas(self, target: Target) -> str:
         """Return the one formula of all tensors."""
         return self.formula.texts[0] or ""
-
-
-def _has_shape_of_output(value: Value, target: Target) -> bool:
-    """Return whether a formula has the shape of the op's output, in every run."""
-    op, exact = target.last.opdef, value.shape.exactly
-    if op is None or not exact or len(target.nodes) > 1:
-        return False
-    inputs = frozenset(f"x{place}" for place in op.keeps_shape)
-    return exact == inputs if op.broadcasts else exact <= inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,12 @@ def test_straight_through_a_shape_that_is_not_known_is_compared_in_each_run() ->
     assert any(note in text for text in result.report["notes"])
     assert not any("shape" in text for text in applied(*WRITTEN[
         "straight through a match that keeps the shape"][:2]).report["notes"])  # fmt: skip
+    nodes = [*net("x:Placeholder b:Reshape(x,k) n:Neg(b)"), const("k")]
+    for op, says in (("Reshape", ["the formula is not known to have"]), ("Neg", [])):
+        result = applied(on_op(op, {"surrogate_gradient": "tanh(x)"}), nodes)
+        assert [
+            n.partition(" the shape")[0] for n in result.report["notes"] if "shape" in n
+        ] == says
 
 
 def test_a_match_as_one_op_is_told_with_its_last_op_alone() -> None:
@@ -245,6 +251,20 @@ def test_the_tensor_is_read_and_the_patch_undone_byte_for_byte(name: str) -> Non
     readers = [op.name for op in main_of(result) if {"k", "s"} & set(op.inputs)]
     assert readers or name == "an input of the op"
     assert joined(graphpatch.revert(result).model.pieces()) == raw
+
+
+def test_a_tensor_that_is_read_by_name_is_that_of_the_body() -> None:
+    nodes = net("k:Neg(a) r:Relu(a)")
+    inner = function("f", ["a"], nodes, {"out": "r:activations:0"})
+    main = [*net("a:Placeholder k:Neg(a) r:Relu(a)"), node("c", "f", "a")]
+    graph = applied(on_op("Relu", override(FILTER)), main, [inner]).model.graphs[0]
+    assert "k:y:0" in {text for op in graph.functions["f"] for text in op.inputs}
+
+
+def test_a_broken_result_is_a_bug_that_nobody_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphpatch.patches.editing.RuleEditor.put_op", lambda *_, **__: "nobody")
+    with pytest.raises(RuntimeError, match="input 'nobody' of"):
+        applied(on_op("Relu", CARRIED["a surrogate"]), NAMED)
 
 
 # Patches that stop in the middle of noise say so in the report.
