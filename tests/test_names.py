@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 from graphpatch import names
 from graphpatch.errors import RulesError
 from graphpatch.graph.check import IN_FUNCTION
-from graphpatch.names import (
-    TensorName,
-    fresh,
-    glob_test,
-    is_glob,
-    one_of,
-    op_of,
-    parse,
-    regex_test,
-)
+from graphpatch.names import TensorName, fresh, glob_test, is_glob, one_of, op_of, parse, regex_test
 
 SPELLED = {
     "op": TensorName("op"),

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from graphpatch import opdefs
-from graphpatch.analysis.unsafe import (
-    BY_ATTR,
-    UNSAFE,
-    apart_from_savers,
-    refuse_unsafe,
-    unsafe_ops,
-)
+from graphpatch.analysis.unsafe import BY_ATTR, UNSAFE, apart_from_savers, refuse_unsafe, unsafe_ops
 from graphpatch.errors import UnsafeError
 from graphpatch.graph.graph import Graph
 from tests import graphs

@@ -12,14 +12,7 @@ from numpy.testing import assert_array_equal
 
 from graphpatch import load
 from graphpatch.errors import OutputError
-from graphpatch.formats.destination import (
-    JSON_MARK,
-    Inputs,
-    is_unedited,
-    marked,
-    place,
-    replaces,
-)
+from graphpatch.formats.destination import JSON_MARK, Inputs, is_unedited, marked, place, replaces
 from graphpatch.gradients import tensors
 from graphpatch.runtime.references import References
 from tests.conftest import Run

@@ -13,8 +13,7 @@ X, SPLIT = node("x", "Placeholder"), node("s", "Split", "x", "x", num_split=3)
 SOUND = {
     "the sample": graphs.sample(),
     "every spelling": graphdef(
-        node("s", "Split", "s", "s", num_split=3),
-        node("a", "AddN", "s", "s:0", "s:2", "^s", N=3),
+        node("s", "Split", "s", "s", num_split=3), node("a", "AddN", "s", "s:0", "s:2", "^s", N=3)
     ),
     "a loop": graphdef(
         node("merge", "Merge", "next", "next", N=2), node("next", "NextIteration", "merge")

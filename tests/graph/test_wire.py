@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 from graphpatch.errors import ModelError
 from graphpatch.graph import wire
-from graphpatch.graph.wire import (
-    BYTES,
-    FIXED32,
-    FIXED64,
-    VARINT,
-    Field,
-    Source,
-    Span,
-)
+from graphpatch.graph.wire import BYTES, FIXED32, FIXED64, VARINT, Field, Source, Span
 from tests import graphs
 
 # A field of each wire type: number 1 a number, 2 bytes, 3 and 4 fixed, 200 bytes.
@@ -78,12 +70,7 @@ def test_another_value_stands_under_the_tag_and_the_padding_of_its_field(
 
 def test_splicing_puts_pieces_in_place_and_leaves_the_rest() -> None:
     source = Source(b"0123456789")
-    pieces = wire.splice(
-        source,
-        1,
-        9,
-        [(1, 1, [b"<"]), (3, 5, [b"a", b"b"]), (8, 9, [])],
-    )
+    pieces = wire.splice(source, 1, 9, [(1, 1, [b"<"]), (3, 5, [b"a", b"b"]), (8, 9, [])])
     assert pieces == [b"<12ab567"]
     assert wire.splice(source, 0, 10, []) == [Span(source, 0, 10)]
     assert wire.splice(source, 4, 4, []) == []

@@ -132,9 +132,7 @@ def test_the_same_as_by_numpy(dtype: str, data: st.DataObject) -> None:
         assert not equals(made, other.tolist())
 
 
-def test_of_a_large_constant_no_more_is_read_than_it_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_a_large_constant_no_more_is_read_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     from graphpatch.graph import attrs as tensor
 
     decoded, size = [], 1 << 22

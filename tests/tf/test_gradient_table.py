@@ -145,11 +145,7 @@ def beside(x: Any) -> Any:
 
 @pytest.mark.parametrize(
     "build",
-    [
-        *(tf.nn.swish, beside),
-        lambda x: tf.multiply(*two(x, x + 1.0)),
-        lambda x: two(x, x + 1.0)[0],
-    ],
+    [*(tf.nn.swish, beside), lambda x: tf.multiply(*two(x, x + 1.0)), lambda x: two(x, x + 1.0)[0]],
 )
 def test_hidden_ops_have_no_gradient_and_no_others(build: Any) -> None:
     with tf.Graph().as_default() as graph:
