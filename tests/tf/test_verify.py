@@ -14,6 +14,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import UnsafeError
+from graphpatch.runtime.verify import process
 from scripts import matrix_consumer
 from tests import forked
 from tests.tf.consumer import imported, save
@@ -63,9 +64,8 @@ def test_a_patched_model_is_verified(path: Path) -> None:
     assert graph["forward"]["differing"] == {}
     pairs = {(pair["from"], pair["to"]): pair for pair in graph["gradients"]}
     assert (pairs["x:0", "y:0"]["before"], pairs["x:0", "y:0"]["after"]) == ("None", "a tensor")
-    assert {override["op"] for override in graph["overrides"]["fired"]} == {
-        "relu", "hidden", "round"
-    }  # fmt: skip
+    fired = {override["op"] for override in graph["overrides"]["fired"]}
+    assert fired == {"relu", "hidden", "round"}
     formulas = {check["formula"]: check["max_error"] for check in graph["formulas"]}
     assert formulas == {"guided_relu": 0, "filter_gradient clip(min=-0.1, max=0.1)": 0}
 
@@ -166,16 +166,25 @@ def test_an_override_that_does_not_fire_is_told_with_the_reason(path: Path) -> N
     assert idle["relu"].startswith("no gradient that was taken comes to it")
 
 
-def test_an_override_that_a_failing_gradient_does_not_reach(tmp_path: Path) -> None:
-    """Mod has no gradient: tf.gradients raises before it comes to the Relu, in both models."""
+@pytest.mark.parametrize(("has_branch", "mods"), [(False, 3), (True, 1)])
+def test_an_override_that_failing_gradients_do_not_reach(
+    has_branch: bool, mods: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mod has no gradient: no new TensorFlow is asked where it raises as it did, or must raise."""
 
     def build() -> None:
         x = tf1.placeholder(tf.float32, [4], "x")
-        tf.exp(tf.raw_ops.Mod(x=tf.nn.relu(x, "relu"), y=tf.fill([4], 0.7)), name="y")
+        x = tf.cond(x[0] > 0, lambda: x, lambda: -x) if has_branch else x
+        rests = [tf.raw_ops.Mod(x=tf.nn.relu(x, "relu"), y=x) for _ in range(mods)]
+        for number in range(3):
+            tf.exp(rests[number % mods], name=f"y{number}")
 
-    [gap] = verified(save(build, tmp_path / "model.pb"), GUIDED).not_compared
-    assert " relu did not fire: no gradient that was taken comes to it; those of y:0 cannot" in gap
+    command, started = process.command, list[None]()
+    monkeypatch.setattr(process, "command", lambda: started.append(None) or command())
+    gap = verified(save(build, tmp_path / "model.pb"), GUIDED).not_compared[0]
+    assert " relu did not fire: no gradient that was taken comes to it; those of y0:0" in gap
     assert "tf.gradients raises LookupError" in gap
+    assert len(started) == 2
 
 
 def test_what_cannot_be_run_is_no_success(tmp_path: Path) -> None:

@@ -14,21 +14,16 @@ import graphpatch
 from graphpatch.errors import UnsafeError
 from graphpatch.runtime.tf_gradients import control_flow
 from graphpatch.runtime.verify.formulas import INSIDE
+from tests.patches.one_op import formula, on_op
 from tests.tf.verify_graphs import GUIDED, patched_beside
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
 
-HALVED = {"match": {"op": "Tanh"}, "patch": {"filter_gradient": {"scale": 0.5}}}
-VARYING = {
-    "match": {"op": "Relu"},
-    "patch": {"override_gradient": {"formula": "dy * sigmoid(x) * y"}},
-    "emit": "construction",
-}
-CLIPPED = {
-    "match": {"op": "MatMul"},
-    "patch": {"filter_gradient": {"clip": {"min": -0.1, "max": 0.1}}, "at": "inputs"},
-}
+HALVED = on_op("Tanh", {"filter_gradient": {"scale": 0.5}})
+VARYING = on_op("Relu", formula("dy * sigmoid(x) * y"), emit="construction")
+CLIP = {"clip": {"min": -0.1, "max": 0.1}}
+CLIPPED = on_op("MatMul", {"filter_gradient": CLIP, "at": "inputs"})
 
 
 def meta(build: Callable[[], Any], folder: Path, v2: bool = False) -> Path:
@@ -200,11 +195,8 @@ def test_it_is_verified(build: Any, tmp_path: Path) -> None:
 
 def examples() -> Any:
     """What stands in Examples: a float of two numbers, and words."""
-    features = {
-        "number": tf1.FixedLenFeature([2], tf.float32),
-        "other": tf1.FixedLenFeature([2], tf.float32),
-        "word": tf1.VarLenFeature(tf.string),
-    }
+    pair = tf1.FixedLenFeature([2], tf.float32)
+    features = {"number": pair, "other": pair, "word": tf1.VarLenFeature(tf.string)}
     serialized = tf1.placeholder(tf.string, [None], "serialized")
     return tf1.parse_example(serialized, features, name="parsed")
 
@@ -285,10 +277,8 @@ def test_a_saved_model_of_tf2(tmp_path: Path) -> None:
     graph = verified(saved(tmp_path, is_trained=True), GUIDED)
     assert graph["fed"] == {"serving_default:x": "[2, 3]"}
     assert graph["forward"]["compared"] == ["serving_default:y"]
-    assert (changed(graph), fired(graph)) == (
-        {("serving_default:x", "serving_default:y")},
-        ["Relu"],
-    )
+    assert changed(graph) == {("serving_default:x", "serving_default:y")}
+    assert fired(graph) == ["Relu"]
 
 
 def test_overrides_in_branches_and_loops_of_a_saved_model(tmp_path: Path) -> None:

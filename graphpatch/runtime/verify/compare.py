@@ -37,7 +37,12 @@ from graphpatch.runtime.values import (
     upstream_weights,
 )
 from graphpatch.runtime.verify.overrides import all_callers, sorted_overrides
-from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
+from graphpatch.runtime.verify.process import (
+    ProcessDiedError,
+    SideBySide,
+    TensorFlowProcess,
+    may_be_rewritten,
+)
 from graphpatch.runtime.verify.results import (
     Branches,
     Forward,
@@ -172,7 +177,9 @@ def run_graph(
                 refuse_unsafe_load(graph, options.allow_unsafe_ops)
             else:
                 refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
-        with SideBySide([TensorFlowProcess(model.path) for model in models]) as sides:
+        with SideBySide(
+            [TensorFlowProcess(m.path, may_be_rewritten(m.graphs[index])) for m in models]
+        ) as sides:
             try:
                 options.say("starting TensorFlow", 0, 1)
                 settings |= sides.begin(options.imports, original)

@@ -32,6 +32,7 @@ import numpy as np
 from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.op_types import CASES, ENTERS, IFS, LOOPS
 from graphpatch.names import OpKey
 from graphpatch.runtime import tf
 from graphpatch.runtime.graph_run import require_tensorflow
@@ -51,9 +52,17 @@ WORKER_PROGRAM = (
     "import sys; sys.path = [path for path in sys.path if path]; "
     "from graphpatch.runtime.verify.process import answer_messages; answer_messages()"
 )
+# Loops and branches that TensorFlow rewrites as it differentiates them.
+REWRITTEN = ENTERS | LOOPS | IFS | CASES
 FATAL = re.compile(r"\bF\d{4} |\bF .*\.(cc|h):\d+\]|terminate called")
 LAST_WORDS = 4096  # bytes of what a process that ended said last
 WITHOUT_RUN = "; run=False (verify --no-run) looks at the graphs alone"
+
+
+def may_be_rewritten(graph: ModelGraph) -> bool:
+    """Return whether TensorFlow may rewrite a graph, or calls in it, as it differentiates it."""
+    types = (body.by_type.keys() for body in graph.bodies)
+    return graph.around.is_object_based or not all(map(REWRITTEN.isdisjoint, types))
 
 
 def command() -> list[str]:
@@ -73,14 +82,17 @@ class ProcessDiedError(GraphpatchError):
 class TensorFlowProcess:
     """A process that runs one model; it is started when it is first asked.
 
-    `setup` is asked again of a process that takes the place of one that died.
+    `setup` is asked again of a process that takes the place of one that died. `is_rewritten`:
+    TensorFlow may rewrite the graph as it differentiates it.
     """
 
     name: str
+    is_rewritten: bool = True
     setup: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     _popen: subprocess.Popen[bytes] | None = None
     _stderr: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
     _differentiated: bool = False
+    _first_errors: set[str] = field(default_factory=set)
 
     def keep(self, method: str, *arguments: Any) -> Any:
         """Ask, and ask it again of each process that takes the place of this one."""
@@ -135,15 +147,19 @@ class TensorFlowProcess:
 
         With it come the ops that were asked for theirs. TensorFlow rewrites TF2 loops and branches
         as it differentiates them: what it cannot give a second time, a new process is asked for.
+        An error that a process also raised of a graph that was not rewritten yet is final.
         """
         try:
             answers, asked = self.ask("gradients", sources, target, dy)
         except ProcessDiedError as error:
             return dict.fromkeys(sources, GradientAnswer("error", says=str(error))), set()
-        is_second, self._differentiated = self._differentiated, True
-        if is_second and any(answer.kind == "error" for answer in answers.values()):
+        errors = {answer.says for answer in answers.values() if answer.kind == "error"}
+        is_second, self._differentiated = self._differentiated, self.is_rewritten
+        if is_second and not errors <= self._first_errors:
             self.close()
             return self.gradients(sources, target, dy)
+        if not is_second:
+            self._first_errors |= errors
         return answers, asked
 
     def _last_words(self, status: int) -> str:
