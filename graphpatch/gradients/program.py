@@ -65,6 +65,12 @@ from graphpatch.shown import plural
 MOST_AXES = 254
 """The axes that a tensor of TensorFlow has at most."""
 
+COMPUTED_IN = f"formulas compute in {', '.join(FLOATS)}"
+COMPLEX_HINT = (
+    "on complex tensors these work: stop_gradient, straight_through, and filter_gradient with "
+    'zero, reverse (of strength 1) or {"python": "module:function"}'
+)
+
 _AXES = (-MOST_AXES, MOST_AXES - 1)
 _LIMITS = {
     "axes": _AXES,
@@ -140,12 +146,13 @@ def input_values(
         place = 0 if formula.alike else index
         text, expression = formula.texts[place], formula.expressions[place]
         if formula.alike and dtype in NOT_SERVED:
-            raise FormulaError(f"an input is {dtype}; formulas compute in {', '.join(FLOATS)}")
+            raise FormulaError(f"an input is {dtype}; {COMPUTED_IN}; {COMPLEX_HINT}")
         if text is None or expression is None or (formula.alike and dtype not in FLOATS):
             continue
         if dtype not in FLOATS:
-            message = f"{name} is {dtype}, and carries no gradient: write null for it"
-            raise formula_error(text, 1, message)
+            why = ", and carries no gradient: write null for it"
+            why = f"; {COMPUTED_IN}; {COMPLEX_HINT}" if dtype in NOT_SERVED else why
+            raise formula_error(text, 1, f"{name} is {dtype}{why}")
         chosen.append((name, dtype, text, expression))
     if formula.alike and not chosen:
         raise FormulaError("no input of the op carries a gradient")
@@ -420,8 +427,8 @@ def _why_not(function: Function, kind: ArgumentKind, operand: Operand) -> str:
     if dtype == "bool":
         return f"{function.name!r} takes numbers, and this is a condition; write: where(..., 1, 0)"
     if is_tensor and dtype not in FLOATS:
-        known = ", ".join(FLOATS)
-        return f"this is {dtype}; formulas compute in {known}; write: cast_like(..., dy)"
+        hint = COMPLEX_HINT if dtype in NOT_SERVED else "write: cast_like(..., dy)"
+        return f"this is {dtype}; {COMPUTED_IN}; {hint}"
     return ""
 
 

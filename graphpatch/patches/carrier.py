@@ -177,10 +177,7 @@ def constructed(
     else:
         reason = _why_not_constructed(place, node, editor)
     if reason and emit == "construction":
-        named = str(node)
-        if place is not node:  # the op of the model; by now an Identity has its name
-            named = named.replace(node.op, provenance.op_type_in_model(place), 1)
-        raise PatchError(f"{named} cannot have this gradient by a construction: {reason}")
+        raise PatchError(f"{target} cannot have this gradient by a construction: {reason}")
     if reason or formula is None:
         return False
     reads, moved = target.reads, MovedOp(node, editor)
@@ -289,7 +286,7 @@ def carry(
     if is_one_op and not isinstance(gradient, PythonGradient):
         gradient = gradient.for_op(node.op) if isinstance(gradient, Computed) else gradient
         if not is_filter or emit == "attr":  # else it is fitted to the one tensor
-            check_fit(gradient, node, editor)
+            check_fit(gradient, target, editor)
         if set_key(gradient, node, editor, emit):
             return
     assert not isinstance(gradient, RegisteredKey), "its key is set"
@@ -300,7 +297,7 @@ def carry(
         gradient, target, editor, emit, filtered
     )
     if not is_stored and is_filter and is_one_op and not editor.is_restored(node):
-        become_filter(gradient, node, editor)
+        become_filter(gradient, target, editor)
     elif not is_stored:
         functions = gradient_functions(gradient, target, editor)
         refuse_boundary(node)

@@ -18,6 +18,7 @@ from graphpatch.gradients.program import joined_shapes
 from graphpatch.gradients.spec import DefaultGradient, Gradient, LibraryGradient, gives_dy
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
+from graphpatch.graph.provenance import op_type_in_model
 from graphpatch.graph.walk import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import Patch
@@ -96,8 +97,10 @@ class FilterGradient(SidePatch):
         check_named(gradient, target, editor)  # while the op is still where it was
         is_read_in_loop = bool(named_tensors(gradient)) and editor.is_in_control_flow(node)
         emit = "function" if is_read_in_loop and self.emit == "auto" else self.emit
+        # The op of the model, whose name an Identity takes now, or has taken for an earlier rule.
+        named = str(target) if target.is_match else f"{op_type_in_model(node)} {node.name!r}"
         for added in put_at(target, editor, "Identity", "filter", self.at):
-            carry(gradient, Target.of(added), editor, emit, filtered=node)
+            carry(gradient, Target.of(added, named), editor, emit, filtered=node)
 
 
 @dataclass(frozen=True, slots=True)

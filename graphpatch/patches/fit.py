@@ -55,19 +55,19 @@ def naming(target: Target) -> Iterator[None]:
         raise PatchError(f"{target}: {error}{reading}") from error
 
 
-def check_fit(gradient: Computed | RegisteredKey, node: Node, editor: RuleEditor) -> None:
-    """Raise PatchError where TensorFlow would fail with this gradient on this op.
+def check_fit(gradient: Computed | RegisteredKey, target: Target, editor: RuleEditor) -> None:
+    """Raise PatchError where TensorFlow would fail with this gradient on this one op.
 
     Of a gradient that the consumer registers nothing is known, so it fits everywhere. A gradient
     with the shape of dy is one of x only where the op keeps the shape of x. Like ops are asked
     about once.
     """
-    form = Target.of(node).form(None if isinstance(gradient, RegisteredKey) else gradient.formula)
-    editor.cached(("fits", gradient.key, form), lambda: _check_fit(gradient, node))
+    form = target.form(None if isinstance(gradient, RegisteredKey) else gradient.formula)
+    editor.cached(("fits", gradient.key, form), lambda: _check_fit(gradient, target))
 
 
-def _check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
-    op = node.opdef
+def _check_fit(gradient: Computed | RegisteredKey, target: Target) -> None:
+    node, op = target.last, target.last.opdef
     if isinstance(gradient, RegisteredKey):
         theirs = opdefs.lookup(gradient.key) if gradient.by_name else None
         if theirs is not None and op is not None and theirs.name != op.name:
@@ -89,7 +89,7 @@ def _check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
                 )
     if node.outputs is None or gradient.formula.tensors:
         return  # what is read is known to the consumer alone: it is checked when it is built
-    with naming(Target.of(node)):
+    with naming(target):
         gradient_ops(gradient.formula, signature(node))
 
 

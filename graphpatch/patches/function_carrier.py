@@ -90,7 +90,8 @@ def gradient_functions(
         dtypes = dtypes_of(target, target.inputs), dtypes_of(target, target.outputs)
         values = {} if target.is_match else node.attrs()
         traced = OpDtypes(node.op, node.name, *dtypes, values, node.device)
-        return _added(partial(_traced, gradient, traced, editor), editor, is_kept, is_filter)
+        make = partial(_traced, gradient, traced, editor)
+        return _added(make, str(target), editor, is_kept, is_filter)
     signature, formula = op or target.signature, gradient.formula
     read = sorted(signature.attrs if formula.reads_op else formula.attrs)
     values_read = tuple(str(signature.attrs.get(key)) for key in read)
@@ -98,14 +99,15 @@ def gradient_functions(
     make = partial(computed_gradient, gradient, signature)
     return editor.cached(
         ("attached", gradient.key, shapes, values_read, is_kept, is_filter),
-        partial(_added, make, editor, is_kept, is_filter),
+        partial(_added, make, str(target), editor, is_kept, is_filter),
     )
 
 
-def become_filter(gradient: Computed | PythonGradient, node: Node, editor: RuleEditor) -> None:
+def become_filter(gradient: Computed | PythonGradient, target: Target, editor: RuleEditor) -> None:
     """Let an Identity be a call that gives its tensor on, and filters what flows back."""
-    (dtype,) = dtypes_of(node, known_outputs(node))
-    op, target = Signature.of_tensor(dtype), Target.of(node)
+    node = target.last
+    (dtype,) = dtypes_of(target, known_outputs(node))
+    op = Signature.of_tensor(dtype)
     functions = gradient_functions(gradient, target, editor, op, is_filter=True)
     shapes = node.attr(OUTPUT_SHAPES)
     editor.become(node, functions.attach.signature.name)
@@ -128,13 +130,20 @@ def _traced(gradient: PythonGradient, op: OpDtypes, editor: RuleEditor) -> Gradi
 
 
 def _added(
-    make: Callable[[], GradientFunction], editor: RuleEditor, is_kept: bool, is_filter: bool = False
+    make: Callable[[], GradientFunction],
+    named: str,
+    editor: RuleEditor,
+    is_kept: bool,
+    is_filter: bool = False,
 ) -> AttachedFunctions:
-    """Return the functions that carry what is made, in the library; raise PatchError for faults."""
+    """Return the functions that carry what is made, in the library.
+
+    Raises PatchError for faults, which names the target so.
+    """
     try:
         functions = attached(make(), is_kept, is_filter)
     except (FormulaError, ValueError) as error:
-        raise PatchError(str(error)) from error
+        raise PatchError(f"{named}: {error}") from error
     for function in (*functions.library, functions.gradient):
         editor.add_function(function)
     editor.add_function(functions.attach, gradient=functions.gradient.signature.name)
@@ -178,9 +187,10 @@ def _argument(moved: MovedOp, place: int, text: str, functions: AttachedFunction
         return editor.put_op(f"{node.name}/stop_{place}", "StopGradient", [text], dtype, node)
     if editor.bodies.place_of(node).ignoring is not None:
         return text
+    named = f"{node.op} {moved.name!r}"
     guard = editor.cached(
         ("guard", dtype),
-        lambda: _added(partial(guard_gradient, dtype), editor, is_kept=False, is_filter=True),
+        lambda: _added(partial(guard_gradient, dtype), named, editor, False, is_filter=True),
     )
     values = {attrs.OVERRIDE: attrs.text(guard_key(functions, dtype))}
     op = guard.attach.signature.name
@@ -307,7 +317,7 @@ def _zero_inputs(ops: Sequence[Node], editor: RuleEditor) -> None:
             if tensor not in calls:
                 name = f"{node.name}/filter_{slot}"
                 call = editor.add(name, "Identity", [text], typed(arg.dtype), node, before=True)
-                become_filter(LibraryGradient("zero"), call, editor)
+                become_filter(LibraryGradient("zero"), Target.of(call), editor)
                 calls[tensor] = call.tensor(0)
             editor.set_input(node, slot, calls[tensor])
 

@@ -58,19 +58,21 @@ class Target(msgspec.Struct, frozen=True):
 
     It is one op, with all that it reads; further `nodes` get their gradient through it alone. A
     `MatchTarget` has ops that read one another. `more` are tensors that a formula reads by name,
-    with their dtypes, behind the others.
+    with their dtypes, behind the others. `filtered` is what messages name instead of an op that was
+    put in line with a target to filter its gradient.
     """
 
     nodes: tuple[Node, ...]
     last: Node
     more: tuple[tuple[str, str], ...] = ()
+    filtered: str = ""
 
     is_match: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, node: Node) -> Target:
+    def of(cls, node: Node, filtered: str = "") -> Target:
         """Return one op as a target."""
-        return Target((node,), node)
+        return Target((node,), node, filtered=filtered)
 
     @property
     def places(self) -> Sequence[tuple[Node, int]]:
@@ -125,7 +127,7 @@ class Target(msgspec.Struct, frozen=True):
         return (node.op, tuple((arg.dtype, arg.is_ref) for arg in flat), values)
 
     def __str__(self) -> str:
-        return str(self.last)
+        return self.filtered or str(self.last)
 
     def reading(self) -> str:
         """Return what x0, x1, ... are, for a message."""

@@ -290,7 +290,7 @@ def _fitted_key(
         gradient = gradient.for_op(node.op)
         exact = built_in_key(gradient, node.opdef) if is_auto else None
     if not isinstance(gradient, PythonGradient):
-        check_fit(gradient, node, editor)
+        check_fit(gradient, Target.of(node), editor)
     return exact or gradient.key
 
 

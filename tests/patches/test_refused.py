@@ -28,6 +28,8 @@ NOISY = f"{X} u:Placeholder n:Mul(x,u)"
 TANH = f"{NOISY} z:Tanh(n)"
 STATE = "has a state, and must not run twice"
 STOP, THROUGH = {"stop_gradient": True}, {"straight_through": True}
+COMPLEX = "x:Placeholder(dtype=complex64) f:FFT(x, Tcomplex=complex64)"
+SCALED = {"filter_gradient": {"scale": 2}}
 NAMED = f"""{X} k:Placeholder r:Relu(x) y:Neg(r) s:Placeholder(dtype=int64)
     text:Placeholder(dtype=string) handle:Placeholder(dtype=resource) pred:Placeholder(dtype=bool)
     switch:Switch(x,pred) taken:Neg(switch:1) either:Merge(switch,taken, N=2)"""
@@ -84,6 +86,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (on_op("Placeholder", {**STOP, "at": "inputs"}), MATMUL, "Placeholder 'x' has no inputs"),
     (on_op("VarHandleOp", STOP), "v:VarHandleOp(dtype=float32)",
      "is a handle (resource): patch the outputs of the op that reads"),
+    (on_op("FFT", SCALED), COMPLEX, "FFT 'f': an input is complex64; formulas compute in"),
+    (on_op("FFT", {**SCALED, "at": "inputs"}, emit="attr"), COMPLEX, "FFT 'f': an input is c"),
+    (on_op("FFT", {"filter_gradient": {"formula": ["dy * 2"]}}), COMPLEX,
+     "FFT 'f': formula, column 1: x0 is complex64; formulas compute in"),
     # straight_through
     (on_op("Relu", {"straight_through": {"input": 1}}), RELU, "has no x1; its inputs: x0"),
     (on_op("Cast", THROUGH), CAST.replace("int32", "float64"), "x0, which has another dtype"),
@@ -107,6 +113,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (surrogate("x3"), SIGN, "Sign 's' has no x3; its inputs: x0"),
     (surrogate(["x"]), SIGN, "surrogate_gradient"),
     (surrogate(at="inputs"), SIGN, "patch.at does not go with surrogate_gradient"),
+    (surrogate(op="FFT"), COMPLEX, "on complex tensors these work: stop_gradient, straight"),
     (surrogate(op="Cast"), CAST, "is int32, which carries no gradient"),
     (surrogate(op="Unpack"), f"{X} u:Unpack(x, num=2)", "has 2 outputs; surrogate_gradient needs"),
     (surrogate(op="Placeholder"), X, "its value comes from outside"),
@@ -159,6 +166,17 @@ def test_refused(rule: Any, nodes: str, message: str) -> None:
     with pytest.raises(GraphpatchError) as error:
         applied(rule, nodes)
     assert message in str(error.value)
+
+
+FILTERS = [{"filter_gradient": name} for name in ("zero", "reverse")]
+
+
+@pytest.mark.parametrize("patch", [STOP, THROUGH, *FILTERS])
+def test_what_works_on_complex_tensors(patch: Any) -> None:
+    """A filter that is refused behind it is named after the op of the model."""
+    model = applied(on_op("FFT", patch), f"{COMPLEX} y:Identity(f, T=complex64)").model
+    with pytest.raises(PatchError, match="FFT 'f': an input is complex64"):
+        graphpatch.apply([on_op("FFT", SCALED)], model)
 
 
 IN_FUNCTION = [
