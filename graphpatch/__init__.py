@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphpatch import above
+from graphpatch import later
 
 if TYPE_CHECKING:
     from graphpatch.analysis.applied import Check as Check
@@ -96,8 +96,8 @@ _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.s
 __all__ = sorted(_HOMES)
 
 
-# What rooms below call of runtime/ and page/.
-above.MODULES.update(
+# What earlier rooms call of runtime/ and page/.
+later.MODULES.update(
     {
         "import_into": "graphpatch.runtime.register",
         "model_of": "graphpatch.runtime.imported",
@@ -112,7 +112,7 @@ above.MODULES.update(
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(above.imported(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(later.imported(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

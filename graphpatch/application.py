@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from graphpatch import opdefs
-from graphpatch.above import FromAbove
 from graphpatch.differentiation.shapes import sizes_in_words
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean, wrong_argument
 from graphpatch.formats import Export, Model, default_output
@@ -24,6 +23,7 @@ from graphpatch.graph.graph import ModelGraph, Progress
 from graphpatch.graph.node import Node
 from graphpatch.graph.provenance import in_model
 from graphpatch.graph.template import MARK, UnlikeError, edit_all
+from graphpatch.later import FromLater
 from graphpatch.match.misses import explain, leaves_out_none, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, check_taken, find
 from graphpatch.names import texts
@@ -37,8 +37,8 @@ from graphpatch.rules import Expect, Rule, RulesLike, by_recipe, rules_of
 from graphpatch.shown import and_more, beside, html_table, plural, short
 
 # What a notebook shows of a model, a patched one beside it, gradients by and of these tensors.
-page_part: FromAbove[[Model, Model | None, Sequence[str], Sequence[str]], str]
-page_part = FromAbove("part_of_model")
+page_part: FromLater[[Model, Model | None, Sequence[str], Sequence[str]], str]
+page_part = FromLater("part_of_model")
 
 FEWEST_ALIKE = 8  # ops from which on it pays to look for those that are alike
 

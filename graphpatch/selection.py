@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from graphpatch.above import FromAbove
 from graphpatch.application import Result, apply
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
 from graphpatch.formats.load import ModelLike, model_from
 from graphpatch.graph.node import Node
+from graphpatch.later import FromLater
 from graphpatch.match.misses import missing_tensors
 from graphpatch.match.select import match_of_ops
 from graphpatch.match.select import select as matching
@@ -23,8 +23,8 @@ from graphpatch.shown import IN_LIST, and_more, beside, html_table, plural
 MOST_TYPES = 8
 
 # What a notebook shows of some ops of a model: the graph's place, the body, the op's name.
-page_part_of_ops: FromAbove[[Model, Mapping[tuple[int, str, str], None]], str]
-page_part_of_ops = FromAbove("part_of_selection")
+page_part_of_ops: FromLater[[Model, Mapping[tuple[int, str, str], None]], str]
+page_part_of_ops = FromLater("part_of_selection")
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import graphpatch
-from graphpatch import above
 from graphpatch.graph import op_types
+from graphpatch.later import MODULES
 
 ROOT = Path(graphpatch.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -22,7 +22,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # A room may import from itself and from those before it.
 ROOMS = tuple(
     (
-        "above mapped decoding shown errors names tokens protos opdefs "
+        "later mapped decoding shown errors names tokens protos opdefs "
         "graph control_flow formats differentiation match gradients patches recipes recipe_notes "
         "rules application selection analysis runtime fleet page keras "
         "tf_keras cli"
@@ -119,18 +119,18 @@ def imports_go_one_way(path: Path) -> None:
                 assert ROOMS.index(other) <= ROOMS.index(room), ast.unparse(node)
 
 
-def test_what_rooms_call_of_rooms_above_is_there() -> None:
+def test_what_rooms_call_of_later_rooms_is_there() -> None:
     names = {
         node.args[0].value
         for path in FILES
         for node, *_ in within(path)
         if isinstance(node, ast.Call)
-        and called(node) == "FromAbove"
+        and called(node) == "FromLater"
         and isinstance(node.args[0], ast.Constant)
-        and room_of(path) != "above"
+        and room_of(path) != "later"
     }
-    assert names == set(above.MODULES)
-    for name, module in above.MODULES.items():
+    assert names == set(MODULES)
+    for name, module in MODULES.items():
         assert callable(getattr(importlib.import_module(module), name))
 
 
@@ -146,7 +146,7 @@ def test_no_file_imports_itself_in_a_circle() -> None:
 
 
 def at_import(path: Path, modules: dict[str, Path]) -> Iterator[str]:
-    """The modules of the package that a file imports, be it to check types alone; no later ones."""
+    """The modules of the package that a file imports, be it for types alone; none in functions."""
     for node, later, _ in within(path):
         for name in [] if later else imported(node):
             yield from {name, name.rpartition(".")[0]} & modules.keys()

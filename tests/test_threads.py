@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from graphpatch import above
+from graphpatch import later
 from tests.conftest import Run
 
 PROGRAM = """
@@ -56,11 +56,11 @@ def test_modules_are_imported_in_turn(tmp_path: Path, monkeypatch: pytest.Monkey
     """Python failed one of them where one imported `msgspec`, another `msgspec.structs`."""
     monkeypatch.syspath_prepend(tmp_path)
     turns: list[str] = []
-    monkeypatch.setattr(above, "TURNS", turns, raising=False)
+    monkeypatch.setattr(later, "TURNS", turns, raising=False)
     for name in ("first_use", "second_use"):
-        turn = f"above.TURNS.append({name!r})\n"
-        text = f"import time\nfrom graphpatch import above\n{turn}time.sleep(0.1)\n{turn}"
+        turn = f"later.TURNS.append({name!r})\n"
+        text = f"import time\nfrom graphpatch import later\n{turn}time.sleep(0.1)\n{turn}"
         (tmp_path / f"{name}.py").write_text(text)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(above.imported, ("first_use", "second_use")))
+        list(pool.map(later.imported, ("first_use", "second_use")))
     assert turns == ["first_use"] * 2 + ["second_use"] * 2

@@ -15,9 +15,9 @@ import click
 
 import graphpatch
 from graphpatch import mapped
-from graphpatch.above import imported
 from graphpatch.cli.say import say_error, say_lines
 from graphpatch.errors import CHANGED, GraphpatchError, did_you_mean
+from graphpatch.later import imported
 
 _KEPT: list[Any] = []  # the system calls it as long as the process lives
 

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
 
-from graphpatch.above import FromAbove
 from graphpatch.errors import ModelError, check_progress
 from graphpatch.formats.destination import FILES
 from graphpatch.formats.destination import SAVED_MODEL_FILES as SAVED_MODEL_FILES
@@ -28,6 +27,7 @@ from graphpatch.formats.model import (
 )
 from graphpatch.graph.graph import Progress
 from graphpatch.graph.wire import BYTES, MOST_FIELDS, VARINT, Field, Source, fields, map_file
+from graphpatch.later import FromLater
 from graphpatch.mapped import read_whole
 from graphpatch.names import OP_TYPE
 
@@ -90,7 +90,7 @@ ModelLike: TypeAlias = (
     | ConcreteFunction
 )
 
-model_of: FromAbove[[Any, str], Model] = FromAbove("model_of")
+model_of: FromLater[[Any, str], Model] = FromLater("model_of")
 
 
 def in_memory(argument: str, value: Any, progress: Progress | None = None) -> Model:

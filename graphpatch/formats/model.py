@@ -19,7 +19,6 @@ from google.protobuf.message import Message
 from msgspec import structs
 
 from graphpatch import protos
-from graphpatch.above import FromAbove
 from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError, check_path, check_progress
 from graphpatch.formats.destination import FILES, NO_CONTEXTS, Export, refuse_inputs, reported
@@ -49,6 +48,7 @@ from graphpatch.graph.wire import (
     splice,
     utf8,
 )
+from graphpatch.later import FromLater
 from graphpatch.protos import GraphDef, MetaGraphDef
 
 if TYPE_CHECKING:
@@ -529,9 +529,9 @@ def meta_around(graph: ModelGraph) -> MetaGraphDef:
     return message(MetaGraphDef, b"".join(around))
 
 
-import_into: FromAbove[[Model, LiveGraph, str, str], Any] = FromAbove("import_into")
+import_into: FromLater[[Model, LiveGraph, str, str], Any] = FromLater("import_into")
 
-tensorflow_class: FromAbove[[str], Any] = FromAbove("tensorflow_class")
+tensorflow_class: FromLater[[str], Any] = FromLater("tensorflow_class")
 
 
 def _as_message(name: str, model: Model, tags: str) -> Any:

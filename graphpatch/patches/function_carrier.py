@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 
 from graphpatch import names
-from graphpatch.above import FromAbove
 from graphpatch.differentiation.flow import carries
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import (
@@ -41,12 +40,13 @@ from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import CALL, OPTIONAL_PLACEHOLDER
 from graphpatch.graph.record import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.later import FromLater
 from graphpatch.opdefs import DTYPE_NAMES, HANDLES
 from graphpatch.patches.editing import MovedOp, RuleEditor, numbered, typed
 from graphpatch.patches.target import Target, dtypes_of, is_source, known_inputs, known_outputs
 from graphpatch.protos import AttrValue, NodeDef, TensorProto, TensorShapeProto
 
-trace: FromAbove[[str, OpDtypes], GradientFunction] = FromAbove("trace")
+trace: FromLater[[str, OpDtypes], GradientFunction] = FromLater("trace")
 
 # Ops that have a gradient in functions, of which the gradient of zeros is zeros.
 HARMLESS = frozenset({"Identity", "Relu", "Relu6", "Sigmoid", "Tanh"})

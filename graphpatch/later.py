@@ -1,7 +1,7 @@
-"""What a room calls of rooms above it: TensorFlow's part in `runtime/`, and that of `page/`.
+"""What a room calls of later ones, further down in the table of rooms: of `runtime/` and `page/`.
 
 The room says which function it calls, with which types; `graphpatch/__init__.py` says where it is,
-before any room is imported. So no room imports one above it.
+before any room is imported. The call imports it. So no room itself imports a later one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def imported(module: str) -> ModuleType:
         return importlib.import_module(module)
 
 
-class FromAbove(Generic[P, R]):
-    """A function of a room above, with the types of its arguments and of what it returns."""
+class FromLater(Generic[P, R]):
+    """A function of a later room, with the types of its arguments and of what it returns."""
 
     def __init__(self, name: str) -> None:
         self.name = name
