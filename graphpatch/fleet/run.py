@@ -67,7 +67,8 @@ def planned(order: FleetOrder) -> Iterator[Batch]:
             manifests = [] if into is None or is_remote(into) else [f"{into}/{MANIFEST_NAME}"]
             sweep([*local_outputs(tasks), *manifests])
         if into is not None and batch.order.recorded:
-            batch.manifest = stack.enter_context(contextlib.closing(Manifest(into, batch.order)))
+            batch.manifest = Manifest(into, batch.order)
+            stack.callback(batch.manifest.write)
             if order.resume:
                 batch.tasks = [replace(task, known=batch.manifest.known(task)) for task in tasks]
         yield batch
@@ -77,8 +78,7 @@ def planned(order: FleetOrder) -> Iterator[Batch]:
 def _made(folder: str) -> Iterator[None]:
     """Make a folder; what is made goes again where it stays empty, as a run that failed left it."""
     path = Path(folder)
-    missing = [] if is_remote(folder) else [path, *path.parents]
-    missing = [above for above in missing if not above.exists()]
+    missing = [] if is_remote(folder) else [at for at in (path, *path.parents) if not at.exists()]
     with reported(folder):
         path.mkdir(parents=True, exist_ok=True) if missing else None
     try:
@@ -153,9 +153,9 @@ class Manifest:
             with contextlib.suppress(OSError), open(self.path, "ab", opener=_opened) as file:
                 file.write(entry.line())
         elif self.added % EVERY == 0:
-            self.close()
+            self.write()
 
-    def close(self) -> None:
+    def write(self) -> None:
         """Write the whole, if a line was added. Raises OutputError where that cannot be done."""
         if not self.added:
             return

@@ -193,7 +193,7 @@ def test_a_link_that_takes_the_place_of_a_manifest_is_not_followed(tmp_path: Pat
     (tmp_path / MANIFEST_NAME).symlink_to("mine")
     manifest.add(TaskResult(Task("m.pb", f"{tmp_path}/m.pb"), error="m.pb: broken"))
     with pytest.raises(OutputError, match="a manifest is a file"):
-        manifest.close()
+        manifest.write()
     assert (tmp_path / "mine").read_text() == "mine"
 
 
