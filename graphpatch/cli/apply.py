@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,19 @@ from typing import Any
 import click
 
 from graphpatch.application import counted_types, reported_rules
-from graphpatch.cli import options
+from graphpatch.cli import BUG, options
 from graphpatch.cli.options import Texts, option
-from graphpatch.cli.say import MATCH, bar, noted, say_error, say_json, say_lines
+from graphpatch.cli.say import MATCH, bar, noted, say_answer, say_error, say_json, say_lines
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.run import Batch, planned
-from graphpatch.fleet.work import FleetOrder, TaskResult, patching
+from graphpatch.fleet.search import Task
+from graphpatch.fleet.work import FleetOrder, TaskResult, Work, attempt, failure_of, patching
 from graphpatch.fleet.workers import Results
 from graphpatch.formats import Export
-from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
+from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote, reported
 from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.rules import EMITS
 from graphpatch.shown import document_of, plural
-
-BUG = 3
-
 
 PATCHED = {
     "model": str,
@@ -106,19 +104,26 @@ def _patch_named(batch: Batch, as_json: bool, is_piped: bool) -> list[TaskResult
 
     The report of each is printed before its output takes its name; several in JSON at the end.
     """
-    ended: list[TaskResult] = []
+    is_alone, ended = len(batch.tasks) == 1, list[TaskResult]()
+
+    def patch_and_report(order: FleetOrder, task: Task) -> TaskResult:
+        with patching(order, task, progress) as done, reported("standard output"):
+            if is_alone or not as_json:
+                lines = _report_lines(done.report, order)
+                say_answer(as_json, {"outputs": [done.report]}, lines, err=is_piped)
+        return done
+
+    def failure(work: Work, task: Task, error: Exception) -> TaskResult:
+        if isinstance(error, GraphpatchError):
+            return TaskResult(task, error=str(error))
+        if is_alone or isinstance(error, BrokenPipeError):  # these end the command
+            raise error
+        return failure_of(work, task, error)
+
     with bar() as progress:
         for task in batch.tasks:
-            try:
-                with patching(batch.order, task, progress) as done:
-                    if not as_json:
-                        say_lines(_report_lines(done.report, batch.order), err=is_piped)
-                    elif len(batch.tasks) == 1:
-                        say_json({"outputs": [done.report]})
-            except GraphpatchError as error:
-                done = TaskResult(task, error=str(error))
-            batch.add(done)
-            ended.append(done)
+            ended.append(attempt(patch_and_report, batch.order, task, failure))
+            batch.add(ended[-1])
     return ended
 
 
@@ -181,15 +186,13 @@ def _report_lines(report: dict[str, Any], order: FleetOrder) -> list[str]:
     return lines
 
 
-def _to_register(keys: Sequence[str], path: str) -> list[str]:
-    """Return which gradients who loads the file must register, ours and others apart."""
+def _to_register(keys: Sequence[str], path: str) -> Iterator[str]:
+    """Yield which gradients who loads the file must register, ours and others apart."""
     by_function = f": graphpatch.register_gradients({'FILE' if path == '-' else repr(path)})"
-    lines = []
     for is_ours, how in ((True, by_function), (False, ", by tf.RegisterGradient:")):
         if named := [f"    {key}" for key in keys if key.startswith(KEY_PREFIX) == is_ours]:
-            must = f"  the program that loads it must register these gradients first{how}"
-            lines += [must, *named]
-    return lines
+            yield f"  the program that loads it must register these gradients first{how}"
+            yield from named
 
 
 def say_each(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from graphpatch.cli import options
@@ -49,9 +47,5 @@ def command(
     )
     order_with_rules, tasks = order.with_rules(), search(models, allow_chained)
     results = results_of(order_with_rules, check_model, tasks)
-    ended = say_each(len(tasks), results, as_json, _lines_of_check)
+    ended = say_each(len(tasks), results, as_json, lambda report: [f"{report['model']}: applied"])
     return say_counts(ended, "with the rules applied")
-
-
-def _lines_of_check(report: dict[str, Any]) -> list[str]:
-    return [f"{report['model']}: applied"]

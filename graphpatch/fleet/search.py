@@ -82,9 +82,7 @@ def search(arguments: Iterable[str], allow_chained: bool = False) -> list[Task]:
 
 def _models_below(argument: str) -> list[Task]:
     """Return the models that a folder or glob means."""
-    base, pattern = argument, tuple[str, ...](["**"])
-    if is_glob(argument):
-        base, pattern = split_glob(argument)
+    base, pattern = split_glob(argument) if is_glob(argument) else (argument, ("**",))
     files = stores.files(base) if is_remote(base) else _local_files(base, pattern)
     models = [
         Task(path_below(base, relative), "", relative, True, base, pattern)
@@ -271,9 +269,8 @@ def _refuse_folder(models: Sequence[Task], out: str) -> None:
             f"{out} is the name of a file, and several models go to a folder; name one: "
             f"-o {path.with_suffix('')}/"
         )
-    places = {
-        tree: f"{place(tree).rstrip('/')}/" for tree in {task.tree for task in models} if tree
-    }
+    trees = {task.tree for task in models if task.tree}
+    places = {tree: f"{place(tree).rstrip('/')}/" for tree in trees}
     at = f"{place(out)}/"
     for task in models:
         tree = places.get(task.tree)

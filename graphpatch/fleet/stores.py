@@ -157,10 +157,7 @@ def delivered(path: str) -> Iterator[Path]:
         local = Path(folder, path.rstrip("/").rpartition("/")[2])
         yield local
         with errors_as(f"cannot write {path}", OutputError):
-            if local.is_dir():
-                _put_folder(store, local, inside)
-            else:
-                _put(store, local, inside)
+            (_put_folder if local.is_dir() else _put)(store, local, inside)
 
 
 def _put(store: AbstractFileSystem, local: Path, inside: str) -> None:

@@ -108,13 +108,9 @@ class FleetOrder(msgspec.Struct, frozen=True):
 
     def with_rules(self, recorded: bool = False) -> FleetOrder:
         """Return what the workers are told. Raises RulesError where the rules are not valid."""
-        return structs.replace(
-            self,
-            models=(),
-            recorded=recorded,
-            read=tuple(self._read_rules()),
-            root="" if self.scheduler is None else str(Path.cwd()),
-        )
+        read = tuple(self._read_rules())
+        root = "" if self.scheduler is None else str(Path.cwd())
+        return structs.replace(self, models=(), recorded=recorded, read=read, root=root)
 
     def _read_rules(self) -> list[Rule]:
         """Return the rules of the file, which may lie in a store, with the .npy files beside it.
@@ -145,29 +141,39 @@ class FleetOrder(msgspec.Struct, frozen=True):
 
 
 Work = Callable[[FleetOrder, Task], TaskResult]
+Failure = Callable[[Work, Task, Exception], TaskResult]
 
 
 def run_task(work: Work, order: FleetOrder, task: Task) -> TaskResult:
-    """Do the work on one model; every error is told in what is returned."""
+    """Do the work on one of many models; every error is told in what is returned."""
+    done = attempt(work, order, task, failure_of)
+    gc.collect()  # a model that holds itself would keep its file open and mapped
+    return done
+
+
+def attempt(work: Work, order: FleetOrder, task: Task, failure: Failure) -> TaskResult:
+    """Do the work on one model, and take its time; `failure` says what an error of it means."""
     start = time.perf_counter()
     try:
-        if order.version != graphpatch.__version__:
-            here = graphpatch.__version__
+        if (here := graphpatch.__version__) != order.version:
             raise FleetError(f"this worker has graphpatch {here}, and the command {order.version}")
         done = work(order, task)
-    except (GraphpatchError, OSError, MemoryError) as error:
-        message = str(error) or type(error).__name__
-        is_text = isinstance(error, ForeignError) and task.model.endswith(".pbtxt")
-        is_output = work is patch_model and ".patched" in Path(task.model).suffixes
-        if task.searched and (is_text or is_output):  # what nobody named may be no model to patch
-            done = TaskResult(task, passed_over=message.removeprefix(f"{task.model}: "))
-        else:
-            names_it = task.model in message or str(Path(task.model)) in message
-            done = TaskResult(task, error=message if names_it else f"{task.model}: {message}")
-    except Exception:
-        done = TaskResult(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
-    gc.collect()  # a model that holds itself would keep its file open and mapped
+    except Exception as error:
+        done = failure(work, task, error)
     return structs.replace(done, seconds=round(time.perf_counter() - start, 4))
+
+
+def failure_of(work: Work, task: Task, error: Exception) -> TaskResult:
+    """Return how a model failed, in the words of the error that is being handled, or as our bug."""
+    if not isinstance(error, GraphpatchError | OSError | MemoryError):
+        return TaskResult(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
+    message = str(error) or type(error).__name__
+    is_text = isinstance(error, ForeignError) and task.model.endswith(".pbtxt")
+    is_output = work is patch_model and ".patched" in Path(task.model).suffixes
+    if task.searched and (is_text or is_output):  # what nobody named may be no model to patch
+        return TaskResult(task, passed_over=message.removeprefix(f"{task.model}: "))
+    names_it = task.model in message or str(Path(task.model)) in message
+    return TaskResult(task, error=message if names_it else f"{task.model}: {message}")
 
 
 def check_model(order: FleetOrder, task: Task) -> TaskResult:

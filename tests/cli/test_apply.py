@@ -163,30 +163,6 @@ def test_other_things_in_a_pipe(run_cli: Run, rules: Path, model_file: Path) -> 
     assert done.stderr.startswith(f"{model_file} -> {patched} (replaced)\n")
 
 
-def test_a_saved_model_goes_through_no_pipe(run_cli: Run, rules: Path, tmp_path: Path) -> None:
-    folder = graphs.saved_model_folder(tmp_path / "saved", graphs.metagraph(graphs.sample(), "a"))
-    done = run_cli("apply", rules, folder, "-o", "-")
-    assert (done.code, done.raw) == (1, b"")
-    assert done.stderr == "graphpatch: a SavedModel is a folder, and does not go through a pipe\n"
-
-
-# Several models
-
-
-def test_one_that_fails_stops_no_other(run_cli: Run, rules: Path, model_file: Path) -> None:
-    bad, other = model_file.with_name("bad.pb"), model_file.with_name("other.pb")
-    bad.write_bytes(b"no model")
-    other.write_bytes(model_file.read_bytes())
-    done = run_cli("apply", rules, model_file, bad, other, "--json")
-    assert done.code == 1
-    assert [output["model"] for output in done.json["outputs"]] == [str(model_file), str(other)]
-    [error] = done.json["errors"]
-    assert error["model"] == str(bad)
-    assert done.stderr == f"graphpatch: {error['error']}\n"
-    assert is_patched(model_file.with_name("other.patched.pb"))
-    assert not model_file.with_name("bad.patched.pb").exists()
-
-
 # --emit
 
 

@@ -40,6 +40,7 @@ CANNOT_WRITE = {
     "model.pb -o model.pb/out/": "cannot write model.pb/out/: ",
     "model.pb -o saved --force": "cannot write saved: Is a directory",
     "saved -o model.pb --force": "a SavedModel is a folder",
+    "saved -o -": "graphpatch: a SavedModel is a folder, and does not go through a pipe\n",
     "model.pb -o model.pb/": "model.pb/ is a file",
     "model.pb saved -o large.pb": "large.pb is a file, and models",
     "model.pb -o /dev/full": "cannot write /dev/full: No space left on",

@@ -90,23 +90,47 @@ def test_one_that_fails_fails_alone(run_cli: Run, folder: Path) -> None:
     assert found["reg/bad.pb"]["error"] == failure.removeprefix("graphpatch: ")
     assert found["reg/labels.pbtxt"]["passed_over"].startswith("text, but not that of a GraphDef")
     assert sorted(manifest(folder / "out")) == sorted([*NAMES, "bad.pb"])
-    assert "error" in manifest(folder / "out")["bad.pb"]
     named = run_cli("apply", "rules.json", "reg/labels.pbtxt", "-o", "x.pbtxt", cwd=folder)
     assert named.code == 1
 
 
-def test_a_bug_of_ours_is_one_models_too(run_cli: Run, folder: Path) -> None:
+NAMED = "reg/a.pb reg/bad.pb reg/v2/large.pb model.pb"
+RAISED = [
+    ("reg -j 1", "KeyError('x')", 3, "KeyError: 'x'", "please report the above\n"),
+    (NAMED, "KeyError('x')", 3, "KeyError: 'x'", "please report the above\n"),
+    (NAMED, "MemoryError", 1, "MemoryError", "there is not enough memory for this input\n"),
+    (NAMED, "OSError(24, 'M')", 1, "[Errno 24]", "the system lets no more files be opened: M\n"),
+]
+
+
+@pytest.mark.parametrize(("models", "error", "code", "among_many", "alone"), RAISED)
+def test_what_is_raised_over_a_model_stays_with_it(
+    run_cli: Run, folder: Path, models: str, error: str, code: int, among_many: str, alone: str
+) -> None:
     broken = (
         "import graphpatch.fleet.work as work; load = work.load\n"
-        "def broken(path, progress):\n    if path.name == 'large.pb': raise KeyError('x')\n"
+        f"def broken(path, progress):\n    if path.name == 'large.pb': raise {error}\n"
         "    return load(path, progress)\nwork.load = broken\n"
         "from graphpatch.cli import main; main()"
     )
-    args = ("apply", "rules.json", "reg", "-o", "out", "--json", "-j", "1")
-    done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", broken])
-    assert done.code == 3
-    assert "KeyError: 'x'" in lines(done)["reg/v2/large.pb"]["error"]
-    assert len(manifest(folder / "out")) == 5
+    (folder / "reg/bad.pb").write_bytes(MODEL[:-1])
+    args, command = ("apply", "rules.json", "-o", "out/", "--json"), [sys.executable, "-c", broken]
+    done = run_cli(*args, *models.split(), cwd=folder, command=command)
+    assert done.code == code
+    ended = [json.loads(line) for line in done.stdout.splitlines()]
+    errors = {e["model"]: e["error"] for e in ended[0].get("errors", ended) if "error" in e}
+    assert f"graphpatch: {errors['reg/bad.pb']}\n" in done.stderr
+    assert errors.pop("reg/bad.pb").startswith("reg/bad.pb: truncated")
+    assert among_many in errors.pop("reg/v2/large.pb")
+    patched = {"a.pb", "model.pb"} if models == NAMED else {*NAMES} - {"v2/large.pb"}
+    reports = [report for report in ended[0].get("outputs", ended) if "output" in report]
+    assert {report["output"].removeprefix("out/") for report in reports} == patched
+    entries = manifest(folder / "out")
+    assert {name for name, entry in entries.items() if "error" not in entry} == patched
+    assert (len(entries), errors) == (len(patched) + 2, {})
+    assert all(entry["seconds"] > 0 for entry in entries.values())
+    done = run_cli(*args, "reg/v2/large.pb", cwd=folder, command=command)
+    assert (done.code, done.stdout, alone in done.stderr) == (code, "", True)
 
 
 USAGE = (
