@@ -164,22 +164,12 @@ def test_a_function_gives_zeros_where_nothing_comes_back() -> None:
     assert len(fixed.flowing) == 1
 
 
-def loop(*more: NodeDef, exits: bool = True) -> list[NodeDef]:
+def loop(exits: bool = True) -> list[NodeDef]:
     """while x < 1: x = 2 * x, as freezing leaves it: with no context, perhaps with no Exit."""
-    end = [node("out", "Exit", "switch"), node("y", "Tanh", "out")]
-    return [
-        X,
-        node("enter", "Enter", "x", frame_name="loop"),
-        node("merge", "Merge", "enter", "next", N=2),
-        const("one"),
-        node("less", "Less", "merge", "one"),
-        node("cond", "LoopCond", "less"),
-        node("switch", "Switch", "merge", "cond"),
-        node("twice", "Add", "switch:1", "switch:1"),
-        node("next", "NextIteration", "twice"),
-        *(end if exits else [node("y", "Identity", "merge")]),
-        *more,
-    ]
+    end = "out:Exit(switch) y:Tanh(out)" if exits else "y:Identity(merge)"
+    inside = "cond:LoopCond(less) switch:Switch(merge, cond) twice:Add(switch:1, switch:1)"
+    return net(f"""x:Placeholder enter:Enter(x, frame_name=loop) merge:Merge(enter, next) one:Const
+        less:Less(merge, one) {inside} next:NextIteration(twice) {end}""")
 
 
 def test_a_loop_without_its_context_raises() -> None:
@@ -195,31 +185,54 @@ def test_a_loop_without_exits_is_never_visited() -> None:
     assert (found.verdict, [finding.kind for finding in found.findings]) == ("none", ["loop"])
 
 
-def test_a_source_of_text_is_told_first_and_nothing_that_would_change_nothing() -> None:
+ARRAY, WAV = CAUSES["TensorArray"][0], "s:Placeholder(dtype=string) x:DecodeWav(s)"
+SOURCES: dict[str, tuple[list[NodeDef], str, list[str]]] = {
+    "text": ([*net(WAV), *ARRAY], "none", ["x"]),
+    "text, and a target that is none": (
+        net(f"{WAV} a:Round(x) y:AsString(a, T=float32)"), "error", ["y", "x", "a", "y"]),
+    "ints": ([node("s", "Placeholder", **I32), cast("x", "s", "int32", "float32"), ROUND, Y],
+             "none", ["x", "a"]),
+    "a variable, to which gradients come": (
+        [*net("s:VarHandleOp x:ReadVariableOp(s, dtype=float32)"), *ARRAY], "error", ["y", "f"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_a_source_without_gradients_is_told_first_and_nothing_that_is_no_matter(case: str) -> None:
     """No gradient is asked of text, so what control flow v2 refuses after it is no matter."""
-    nodes, *_ = CAUSES["TensorArray"]
-    text = [node("wav", "Placeholder", dtype="string"), node("x", "DecodeWav", "wav")]
-    [found] = survey(model(*text, *nodes), ["wav"], ["y"])[0].diagnoses
-    assert (found.verdict, [finding.node.name for finding in found.findings]) == ("none", ["x"])
-    assert "input 0, which is string" in found.findings[0].what
+    nodes, verdict, names = SOURCES[case]
+    [found] = survey(model(*nodes), ["s"], ["y"])[0].diagnoses
+    assert (found.verdict, [finding.node.name for finding in found.findings]) == (verdict, names)
+    texts = " ".join(finding.what for finding in found.findings)
+    assert ("input 0, which is string" in texts) == case.startswith("text")
+
+
+def test_of_an_op_that_raises_beside_the_path_no_input_is_named() -> None:
+    poisson = "a:RandomPoissonV2(n, x, S=int32, R=float32, dtype=float32)"
+    nodes = net(f"x:Placeholder n:Const(dtype=int32) {poisson} b:Exp(x) y:Mul(a, b)")
+    [finding] = one(model(*nodes)).document()["findings"]
+    assert (finding["slot"], finding["tried"]) == (None, True)
+    assert finding["what"] == "RandomPoissonV2 has no gradient registered"
+    assert finding["rule"]["patch"] == causes.STAND_INS["RandomPoissonV2"]
+
+
+def test_each_input_of_an_op_is_offered_a_rule_that_was_tried_for_it() -> None:
+    between = "a:IgammaGradA(x, z, T=float32) r:Round(a) y:Tanh(r)"
+    before = model(*net(f"x:Placeholder z:Placeholder {between}"))
+    [seen] = survey(before, ["x", "z"], ["y"])
+    for slot, pair in enumerate(seen.diagnoses):
+        rules = [finding.rule for finding in pair.findings if finding.is_tried]
+        assert rules[1]["name"] == f"passes gradients to input {slot}: a"
+        [after] = survey(graphpatch.apply(rules, before).model, [pair.source], ["y"])
+        assert [pair.verdict for pair in after.diagnoses] == ["flows"]
 
 
 def test_notes_on_the_way() -> None:
-    batch_norm = node("bn", "FusedBatchNormV3", "x", "s", "s", "s", "s", U="float32")
-    found = seen(
-        model(
-            X,
-            const("s"),
-            batch_norm,
-            node("relu", "Relu6", "bn"),
-            node("key", "Relu", "relu", _gradient_op_type="Mine"),
-            node("stop", "StopGradient", "key"),
-            node("sum", "Add", "key", "stop"),
-            node("sigmoid", "Sigmoid", "sum"),
-            node("y", "Mul", "sum", "sigmoid"),
-            node("aside", "Relu", "s", _gradient_op_type="Relu6"),
-        )
-    )
+    nodes = net("""x:Placeholder s:Const bn:FusedBatchNormV3(x, s, s, s, s, U=float32)
+        relu:Relu6(bn) key:Relu(relu, _gradient_op_type=Mine) stop:StopGradient(key)
+        sum:Add(key, stop) sigmoid:Sigmoid(sum) y:Mul(sum, sigmoid)
+        aside:Relu(s, _gradient_op_type=Relu6)""")
+    found = seen(model(*nodes))
     assert {note.kind: note.ops for note in found.notes} == {
         **{"activations": ["Relu6 relu"], "activation_patterns": ["Mul y"]},
         **{"training_batch_norm": ["FusedBatchNormV3 bn"], "unregistered_key": ["Relu key"]},
@@ -294,17 +307,12 @@ def test_in_a_function_no_tensor_is_named_to_differentiate_by() -> None:
 
 
 ALSO_READ = (*JPEG, node("more", "Identity", "d", T="uint8"))
-EMBEDDING = (
-    node("x", "Placeholder", dtype="int32"),
-    node("emb", "Gather", "c", "x", Tindices="int32", Tparams="float32"),
-    node("size", "Shape", "x", T="int32"),
-    *(C, node("zeros", "Fill", "size", "c"), node("y", "Add", "emb", "zeros")),
-)
+EMBEDDING = net("""x:Placeholder(dtype=int32) c:Const size:Shape(x, T=int32)
+    emb:Gather(c, x, Tindices=int32, Tparams=float32) zeros:Fill(size, c) y:Add(emb, zeros)""")
 IN_BRANCHES = (
-    *(node("x", "Placeholder", dtype="int32"), node("p", "Placeholder", dtype="bool")),
-    node("s", "Switch", "x", "p", T="int32"),
+    *net("x:Placeholder(dtype=int32) p:Placeholder(dtype=bool) s:Switch(x, p, T=int32)"),
     *(cast(name, read, "int32", "float32") for name, read in (("f", "s"), ("t", "s:1"))),
-    *(node("m", "Merge", "f", "t", N=2), node("y", "Neg", "m")),
+    *net("m:Merge(f, t) y:Neg(m)"),
 )
 TEXTS = (
     *(node("x", "Placeholder", dtype="string"), node("n", "Const", dtype="int32")),
@@ -413,10 +421,14 @@ def test_what_cannot_be_an_end_is_named_with_what_can() -> None:
         graphpatch.diagnose(graph, "input:0")
     with pytest.raises(ModelError, match=r"no tensor .* named 'Y'; nearest: y"):
         survey(graph, ["x"], ["Y"])
-    of_constants = [const("x"), *loop()[1:], node("array", "TensorArrayV3", "n")]
+    of_constants = [const("x"), *loop()[1:], node("array", "TensorArrayV3", "one")]
     for nodes in ([const("c"), node("y", "Tanh", "c")], of_constants):
         says = missing_end(model(*nodes).graphs[0])
         assert says.endswith("name a source with --from, for example y:0")
+    used = net("""n:Const c:Const zeros:Fill(n, c) w:VariableV2(dtype=float32) as:Assign(w, zeros)
+        y:Mul(w, r) r:Real(o) o:_Arg(T=float32)""")
+    says = missing_end(model(*used).graphs[0])
+    assert says.endswith("for example o:0, w:0, y:0, r:0, zeros:0")
 
 
 def test_what_a_signature_gives_is_asked_for_though_it_is_read(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from graphpatch.differentiation.flow import (
     rule_of,
 )
 from graphpatch.differentiation.hidden import is_swish
-from graphpatch.differentiation.replay import OpGradientFlow
+from graphpatch.differentiation.replay import OpGradientFlow, Refusal
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.gradients.op_gradients import NO_SECOND, SECOND
 from graphpatch.graph.node import Node
@@ -53,8 +53,9 @@ class PathStep:
 class OpOnPath:
     """An op that is left by one output and entered by one slot, and what it answers.
 
-    `read` is the dtype that the slot reads, `given` that of the output. Where the whole path is
-    known, `path` has its steps from the source on, and `place` is the op's.
+    `read` is the dtype that the slot reads, `given` that of the output. `slot` is what is said of
+    it: None of an op beside the path. Where the whole path is known, `path` has its steps from the
+    source on, and `place` is the op's.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class OpOnPath:
         place: int = 0,
     ) -> None:
         self.wiring, self.step, self.answer = wiring, step, answer
+        self.slot: int | None = step.slot
         self.path, self.place = path, place
         self.node = Node(wiring.body, step.index)
         self.op = self.node.op
@@ -75,6 +77,22 @@ class OpOnPath:
             for tensor in (next(iter(read), None), step.tensor)
         )
 
+    @classmethod
+    def beside(cls, wiring: Wiring, refusal: Refusal) -> OpOnPath:
+        """Return an op that raises, by none of its inputs: no path through it is known.
+
+        Its rules are for the first float that it reads, if possible one whose shape it keeps.
+        """
+        index, known = refusal.node.index, refusal.node.opdef
+        dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(index)]
+        carrying = [slot for slot, dtype in enumerate(dtypes) if dtype in flow.TRAINABLE]
+        floats = [slot for slot in carrying if dtypes[slot] in DIFFERENTIABLE]
+        alike = [slot for slot in floats if known is not None and slot in known.keeps_shape]
+        step = PathStep(index, 0, next(chain(alike, floats, carrying), 0))
+        at_op = cls(wiring, step, OpGradientFlow(raised=(refusal,)))
+        at_op.slot = None
+        return at_op
+
     @property
     def gets_zeros(self) -> bool:
         """Return whether the gradient of the slot is always zero, whatever comes to the op."""
@@ -83,8 +101,9 @@ class OpOnPath:
     @property
     def is_blocked(self) -> bool:
         """Return whether a gradient ends here: an op that it flows through has nothing to fix."""
-        is_zero = given_to_slot(self.wiring, self.step) == "zero"
-        return self.answer.raises or is_zero or self.step.slot not in self.answer.slots
+        if self.answer.raises or self.step.slot not in self.answer.slots:
+            return True
+        return given_to_slot(self.wiring, self.step) == "zero"
 
     def _read_by(self, step: PathStep) -> Tensor:
         return self.wiring.inputs(step.index)[step.slot]
@@ -244,11 +263,12 @@ def fixes(at_op: OpOnPath) -> list[RuleDict]:
         rules += [rule_for(node, title, patches[op])] if op in patches else []
     if op in PYTHON_FUNCTIONS and len(node.data_inputs) == 1:
         rules.append(rule_for(node, "counts as the identity", {"surrogate_gradient": "x"}))
-    keeps_shape = known is not None and slot in known.keeps_shape
+    keeps_shape = known.keeps_shape if known is not None else ()
     gives_one = len(at_op.wiring.form(node.index).outputs) == 1
-    if keeps_shape and gives_one and at_op.read == at_op.given and at_op.is_blocked:
+    if slot in keeps_shape and gives_one and at_op.read == at_op.given and at_op.is_blocked:
         patch = {"straight_through": {"input": slot} if slot else True}
-        rules.append(rule_for(node, "passes gradients", patch))
+        to_input = f" to input {slot}" if len(keeps_shape) > 1 else ""
+        rules.append(rule_for(node, f"passes gradients{to_input}", patch))
     return rules
 
 
@@ -401,7 +421,7 @@ RAISED: dict[str, Sequence[Cause]] = {
                       STRAIGHT, fixes)],
     "missing": [
         Cause("missing",
-              "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
+              "{op} has no gradient registered, and none can flow to {input}, which is {read}",
               "{says}", IN_BETWEEN, applies=lambda at_op: at_op.read not in flow.TRAINABLE
               and any(map(flow.is_asked_for, at_op.node.outputs or ()))),
         Cause("missing", "{op} reads {read} and gives {given}, which carry no gradient", NONE,
@@ -461,7 +481,7 @@ REST = (
     Cause("zero", "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS,
           "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", fixes,
           lambda at_op: flow.gives(gradient_type(at_op.node)) == "zero"),
-    Cause("zero_slot", "{op}: TensorFlow's gradient of {output} with respect to input {slot} is "
+    Cause("zero_slot", "{op}: TensorFlow's gradient of {output} with respect to {input} is "
           "zero", ZEROS, "give it one by a formula (override_gradient)", fixes,
           lambda at_op: given_to_slot(at_op.wiring, at_op.step) == "zero"),
     Cause("cast", "a cast from {read} to {given}: {given} carries no gradient", NONE, IN_BETWEEN,
@@ -471,9 +491,9 @@ REST = (
     Cause("shape", "{op}: it reads a shape, not the values", NONE,
           "the loss does not depend on the values here; there is no gradient",
           applies=lambda at_op: flow.reads_shape_alone(at_op.op)),
-    Cause("dtype", "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE,
+    Cause("dtype", "{input} is {read}, which carries no gradient", NONE, OUTSIDE,
           applies=lambda at_op: at_op.read not in flow.TRAINABLE),
-    Cause("inside", "{op}: inside its function nothing comes back from this output to input {slot}",
+    Cause("inside", "{op}: inside its function nothing comes back from this output to {input}",
           NONE, "fix what blocks inside the function", applies=_calls_functions),
     Cause("write", "{op}: what is written to a variable has no gradient", NONE, OUTSIDE,
           applies=lambda at_op: at_op.op.startswith(("Assign", "Resource", "Scatter"))
@@ -483,7 +503,7 @@ REST = (
     Cause("not_differentiable", "{op} is registered as not differentiable", NONE,
           "give it a gradient (override_gradient), or let it count as the identity, a stand-in",
           fixes, lambda at_op: (opdefs.lookup(at_op.op) or opdefs.OpDef("")).gradient == "none"),
-    Cause("slot", "{op} has a gradient, but none for input {slot}", NONE,
+    Cause("slot", "{op} has a gradient, but none for {input}", NONE,
           "give it one by a formula (override_gradient)", fixes),
 )
 # fmt: on
@@ -496,7 +516,7 @@ def _named(text: str, at_op: OpOnPath) -> str:
     it = "it" if is_main else "the call of its function"
     return text.format(
         op=at_op.op,
-        slot=at_op.step.slot,
+        input="what it reads" if at_op.slot is None else f"input {at_op.slot}",
         output=f"output {at_op.step.output}",
         read=at_op.read,
         given=at_op.given,
@@ -520,7 +540,7 @@ def finding_of(at_op: OpOnPath) -> Finding:
     texts = (cause.what, cause.consequence, cause.remedy)
     what, consequence, remedy = (_named(text, at_op) for text in texts)
     finding = Finding(
-        cause.kind, at_op.node, at_op.step.slot, what, consequence, remedy, cause.rules(at_op)
+        cause.kind, at_op.node, at_op.slot, what, consequence, remedy, cause.rules(at_op)
     )
     if not at_op.path or finding.rules or at_op.node.opdef is None:
         return finding

@@ -27,7 +27,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.node import Node
 from graphpatch.graph.op_types import ENTERS, EXITS, MERGES
-from graphpatch.opdefs import HANDLES, NO_NUMBERS
+from graphpatch.opdefs import HANDLES
 from graphpatch.shown import Document
 
 # What it costs to go back through an op: nothing, a rule, what no rule fixes, or that no values
@@ -43,6 +43,11 @@ IN_LOOP = (
     "{} lies in a v1 loop: its gradient is made in the loop of gradients, and no Session can fetch "
     "it; take what the loop reads instead (--from)"
 )
+IN_BRANCH = (
+    "{} is read by a v1 loop in a branch: its gradient is what the loop of gradients gives there, "
+    "and no Session can fetch it; take what the branch reads instead (--from)"
+)
+HANDING_ON = ("Identity", "AddN")  # whose gradient, to each input, is the tensor that they get
 STALLED = "the start of a v1 loop without its control-flow context, whose Exits freezing pruned"
 LOOP_REMEDY = (
     "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta; "
@@ -57,8 +62,10 @@ class PairDiagnosis(Document):
     `tape` is what a GradientTape gives: the functions of an object-based SavedModel are restored,
     and it looks into them; over any other graph (`wrap_function`) it does what tf.gradients does.
     `connected` is whether any tensor leads from the source to the target; `path` are the tensors of
-    the path with the fewest obstacles, and `findings` what blocks it, from the target back: in a
-    Session and on a tape, or on a tape alone.
+    the path with the fewest obstacles, and `findings` what blocks it, in a Session and on a tape,
+    or on a tape alone: a target that is refused, then the path from the target back, then what is
+    raised beside it. Where the source carries no gradient, as text, the path is told from the
+    source on: its first op ends all, whatever blocks behind it.
     """
 
     keys = "from=source to=target verdict tape connected says way=path findings"
@@ -145,8 +152,9 @@ class Doctor:
         if verdict == "flows" and within != "flows":
             says = others[0].says if others else IN_FUNCTIONS
             verdict = "flows" if others else "zero"
-        if verdict in ("flows", "zero") and self._is_in_loop_of(in_session, source):
-            says = IN_LOOP.format(wiring.spelled(source))
+        if verdict in ("flows", "zero"):
+            reason = self._why_not_fetched(in_session, source)
+            says = reason.format(wiring.spelled(source)) or says
         taped = within if graph.around.is_object_based else verdict
         if len(others) < len(raised) and taped != "none":
             taped = "error"
@@ -162,8 +170,9 @@ class Doctor:
                 reported.findings.setdefault(self._place(finding), finding)
         path = list(map(wiring.spelled, (source, *(step.tensor for step in steps))))
         findings = list(reported.findings.values())
-        if wiring.dtype(source) in NO_NUMBERS:  # of which no gradient is asked, whatever raises
+        if wiring.dtype(source) not in TRAINABLE:  # no gradient is asked of it, whatever raises
             findings = [f for f in reversed(findings) if f.kind != "tensor_array"]
+            findings.sort(key=lambda f: (f.kind != "target", f.slot is None))
         return PairDiagnosis(*names, verdict, taped, True, says, path, findings)
 
     def _refused_target(self, target: Tensor) -> Finding | None:
@@ -188,15 +197,30 @@ class Doctor:
         what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
         return Finding("target", node, None, what, says, "take a real number as the target")
 
-    def _is_in_loop_of(self, back: BackwardPass, source: Tensor) -> bool:
-        """Return whether a source is in a v1 loop from which an Exit leads to the target."""
+    def _why_not_fetched(self, back: BackwardPass, source: Tensor) -> str:
+        """Say why no Session can fetch the gradient of a source; nothing where one can.
+
+        The source is in a v1 loop from which an Exit leads to the target; or a loop in its branch
+        alone gives it a gradient: an Exit of the loop of gradients, which is in a branch, too.
+        """
         in_loops, heads, index = self.session.stored.in_loops, self.main.body.heads, source[0]
         loop = in_loops.get(heads.names[index])
         if loop is not None and heads.ops[index] in EXITS:  # it is where those are that read it
             readers = (reader for _, reader in self.main.readers(index))
             inside = (reader for reader in readers if heads.ops[reader] not in ENTERS)
             loop = next((in_loops.get(heads.names[reader]) for reader in inside), None)
-        return loop is not None and any(heads.names[i] in loop.exits for i in back.visited)
+        if loop is not None and any(heads.names[i] in loop.exits for i in back.visited):
+            return IN_LOOP
+        output, has_branches = source[1], bool(self.session.stored.in_branches)
+        while loop is None and has_branches and index in self.main.in_control_flow:
+            readers = (reader for read, reader in self.main.readers(index) if read == output)
+            givers = [n for n in readers if n in back.answers and back.answers[n].slots]
+            if len(givers) != 1 or heads.ops[givers[0]] not in {*ENTERS, *HANDING_ON}:
+                return ""
+            if heads.ops[givers[0]] in ENTERS:
+                return IN_BRANCH
+            index, output = givers[0], 0
+        return ""
 
     def _path(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[PathStep] | None:
         """Return the path from one tensor to another that the fewest ops block, the shortest one.
@@ -320,8 +344,7 @@ class Doctor:
         if refusal.kind == "loop":
             what = "the end of a v1 loop whose control-flow context is not in the file"
             return Finding("loop", refusal.node, None, what, refusal.says, LOOP_REMEDY)
-        wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
-        return finding_of(OpOnPath(wiring, step, OpGradientFlow(raised=(refusal,))))
+        return finding_of(OpOnPath.beside(self.tape.wiring(refusal.node.body), refusal))
 
 
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:

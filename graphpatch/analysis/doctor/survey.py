@@ -23,6 +23,8 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import ModelGraph
+from graphpatch.graph.op_types import VARIABLES
+from graphpatch.graph.walk import reached
 from graphpatch.opdefs import DIFFERENTIABLE
 from graphpatch.shown import Document
 
@@ -116,17 +118,29 @@ def _source_by_source(
 
 
 def missing_end(graph: ModelGraph) -> str:
-    """Say which end of a pair a graph has none of, and which tensors could be one."""
+    """Say which end of a pair a graph has none of, and which tensors could be one.
+
+    What leads to nothing but an Assign, such as the first value of a variable, comes last; of
+    sources, what reads nothing and is no variable comes first.
+    """
     wiring = Wiring(graph.main)
-    is_fed = bool(fed_floats(wiring))
+    is_fed, ops = bool(fed_floats(wiring)), wiring.body.heads.ops
     floats = (
-        wiring.spelled((index, 0))
+        index
         for index in range(len(wiring.body))[:: -1 if is_fed else 1]
         if wiring.dtype((index, 0)) in DIFFERENTIABLE
         and is_fetchable(wiring, (index, 0))
-        and (is_fed or wiring.body.heads.ops[index] != "Const")
+        and (is_fed or ops[index] != "Const")
     )
-    some = list(islice(floats, CANDIDATES))
+    unread = (index for index in range(len(ops)) if index not in wiring.uses)
+    ends = (index for index in unread if not ops[index].startswith("Assign"))
+    used = reached(ends, lambda index: [producer for producer, _ in wiring.inputs(index)])
+
+    def rank(index: int) -> tuple[bool, bool]:
+        is_input = not wiring.inputs(index) and ops[index] not in VARIABLES
+        return index not in used, not (is_fed or is_input)
+
+    some = [wiring.spelled((index, 0)) for index in sorted(floats, key=rank)[:CANDIDATES]]
     examples = f", for example {', '.join(some)}" if some else ""
     if is_fed:
         return f"every op is read by another one; name the loss with --to{examples}"
@@ -137,12 +151,13 @@ def missing_end(graph: ModelGraph) -> str:
 MOST_TRIED = 60_000  # ops of all models together that rules are applied to before they are offered
 NOT_TRIED = "; not tried, as the model is large: doctor --fix tries it"
 
-Place = tuple[int, str, str]  # graph, body, op
+Op = tuple[int, str, str]  # graph, body, name
+Place = tuple[Op, int | None]  # with the slot that blocks, or None: see Finding
 
 
 def place_of(graph: int, finding: Finding) -> Place:
-    """Return where the op of a finding is."""
-    return graph, finding.node.body.label, finding.node.name
+    """Return where the op of a finding is, and which of its slots blocks."""
+    return (graph, finding.node.body.label, finding.node.name), finding.slot
 
 
 def applied(model: Model, rules: Sequence[RuleDict]) -> Model | str:
@@ -154,7 +169,7 @@ def applied(model: Model, rules: Sequence[RuleDict]) -> Model | str:
 
 
 Offers = Mapping[Place, tuple[PairDiagnosis, RuleDict]]
-"""Ops that block, each with a pair of tensors that it blocks, and a rule that may fix it."""
+"""Slots of ops that block, each with a pair that it blocks, and a rule that may fix it."""
 
 
 @dataclass(eq=False)
@@ -184,15 +199,15 @@ class Trials:
         if isinstance(patched, str):
             return dict.fromkeys(offers, patched)
         trial = Trials(patched, self.control_flow_v2, [*self.rules, *more.values()])
-        pairs = {(place[0], pair.source, pair.target): pair for place, (pair, _) in offers.items()}
+        pairs = {(op[0], pair.source, pair.target): pair for (op, _), (pair, _) in offers.items()}
         blocking = {  # each pair is asked once
-            ends: {place_of(ends[0], f) for f in trial.diagnose(ends[0], pair).of_session}
+            ends: {place_of(ends[0], f)[0] for f in trial.diagnose(ends[0], pair).of_session}
             for ends, pair in pairs.items()
         }
         failed = {
-            place: "it blocks all the same"
-            for place, (pair, _) in offers.items()
-            if place in blocking[place[0], pair.source, pair.target]
+            (op, slot): "it blocks all the same"
+            for (op, slot), (pair, _) in offers.items()
+            if op in blocking[op[0], pair.source, pair.target]
         }
         if not failed:
             self.model, self.rules, self._doctors = trial.model, trial.rules, trial._doctors
@@ -208,8 +223,9 @@ def offered(
 ) -> list[list[PairDiagnosis]]:
     """Return the diagnoses of each graph with those rules alone that were tried and mend their op.
 
-    First all together; those that do not work so are tried one by one. In a large model some are
-    not tried, which their findings say.
+    First all together, of each op one; those that do not work so, and further ones of an op, are
+    tried one by one: without that of another slot of the op, as an op has one gradient. In a large
+    model some are not tried, which their findings say.
     """
     trials, room = Trials(model, control_flow_v2), MOST_TRIED
     blockers: dict[Place, tuple[PairDiagnosis, Sequence[RuleDict]]] = {}
@@ -219,13 +235,20 @@ def offered(
                 if finding.rules:
                     blockers.setdefault(place_of(graph, finding), (pair, finding.rules))
     working, refused = dict[Place, RuleDict](), dict[Place, str]()
-    together = {place: (pair, rules[0]) for place, (pair, rules) in blockers.items()}
+    names = dict[Op, str]()  # of the rule of each op that is tried first
+    together = {
+        place: (pair, rules[0])
+        for place, (pair, rules) in blockers.items()
+        if names.setdefault(place[0], rules[0]["name"]) == rules[0]["name"]
+    }
     todo: deque[Offers] = deque([together] * (len(together) > 1))
-    todo += _one_by_one(blockers if not todo else {})
+    todo += _one_by_one({p: b for p, b in blockers.items() if not todo or p not in together})
     while todo and room >= model.node_count:
         offers = {place: offer for place, offer in todo.popleft().items() if place not in working}
         room -= model.node_count if offers else 0
-        failed = trials.refusals(offers) if offers else {}
+        is_again = not {op for op, _ in offers}.isdisjoint(op for op, _ in working)
+        asked = Trials(model, control_flow_v2) if is_again else trials
+        failed = asked.refusals(offers) if offers else {}
         if not failed:
             working |= {place: rule for place, (_, rule) in offers.items()}
         elif len(offers) == 1:
