@@ -275,22 +275,22 @@ def _own_key(patch: Any, target: Target, editor: RuleEditor) -> str:
             return SurrogateFormula(patch.formula).key
         is_alone = len(target.inputs) == 1
         return FILTER if is_alone else InlineFormula(Formula.parse(patch.formulas(target))).key
-    return _fitted_key(patch.gradient, target.last, editor, patch.emit == "auto")
+    return _fitted_key(patch.gradient, target, editor, patch.emit == "auto")
 
 
 def _fitted_key(
     gradient: RegisteredKey | Computed | PythonGradient,
-    node: Node,
+    target: Target,
     editor: RuleEditor,
     is_auto: bool,
 ) -> str:
     """Return the key of a gradient that fits an op: where `is_auto`, one of TensorFlow's first."""
-    exact = None
+    node, exact = target.last, None
     if isinstance(gradient, Computed):
         gradient = gradient.for_op(node.op)
         exact = built_in_key(gradient, node.opdef) if is_auto else None
     if not isinstance(gradient, PythonGradient):
-        check_fit(gradient, Target.of(node), editor)
+        check_fit(gradient, target, editor)
     return exact or gradient.key
 
 
@@ -309,7 +309,8 @@ def _filter_key(patch: FilterGradient | StopGradient, node: Node, editor: RuleEd
     assert not isinstance(gradient, DefaultGradient), "it has been checked"
     args = (*known_inputs(node), *known_outputs(node))
     for dtype in {arg.dtype or "" for arg in args if carries(arg)}:
-        _fitted_key(gradient, _identity(node.name, dtype), editor, False)
+        of_tensor = Target.of(_identity(node.name, dtype), filtered=str(node))
+        _fitted_key(gradient, of_tensor, editor, False)
     if several and not editor.cached(("zeros", gradient.key), lambda: keeps_zeros(gradient)):
         raise NoKeyError(
             f"{node} has several outputs: TensorFlow gives its gradient zeros for those that "

@@ -30,6 +30,7 @@ STATE = "has a state, and must not run twice"
 STOP, THROUGH = {"stop_gradient": True}, {"straight_through": True}
 COMPLEX = "x:Placeholder(dtype=complex64) f:FFT(x, Tcomplex=complex64)"
 SCALED = {"filter_gradient": {"scale": 2}}
+ZERO_AND_REVERSED = [{"filter_gradient": "zero"}, {"filter_gradient": "reverse"}]
 NAMED = f"""{X} k:Placeholder r:Relu(x) y:Neg(r) s:Placeholder(dtype=int64)
     text:Placeholder(dtype=string) handle:Placeholder(dtype=resource) pred:Placeholder(dtype=bool)
     switch:Switch(x,pred) taken:Neg(switch:1) either:Merge(switch,taken, N=2)"""
@@ -78,6 +79,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (as_one("x:_ -> Cast", formula("dy")), CAST, "output 0 of Cast 'c' is int32, which carries"),
     (as_one("x:_ -> e:Enter -> t:Tanh", formula("dy")), ENTER,
      "Enter 'e' leads into or out of a loop or branch"),
+    *((as_one(SWISH, patch), f"{GATE} y:Neg(s)", "'s' is inside the match, and is read outside by ")
+      for patch in ({"surrogate_gradient": "x ** 3"}, THROUGH, SCALED, STOP)),
     # filter_gradient and stop_gradient
     (on_op("MatMul", {"filter_gradient": "stock"}), MATMUL, '"default" takes an override off'),
     (on_op("MatMul", {"filter_gradient": "zero", "at": "input:2"}), MATMUL, "has no input 2; it h"),
@@ -100,6 +103,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
      "'x' is a name of a pattern, for \"on\": \"match\""),
     (as_one(DENSE_PATTERN, {"straight_through": {"input": 2}}), DENSE, "has no x2; the match rea"),
     (as_one(DENSE_PATTERN, {"straight_through": {"input": "v"}}), DENSE, "has no input 'v'; the m"),
+    (as_one(DENSE_PATTERN, THROUGH),
+     "x:Placeholder(shape=[2,3]) w:Placeholder(shape=[3,4]) c:MatMul(x,w) r:Relu(c)",
+     "does not have the shape of x0, so it cannot count as th"),
     (as_one("x:_ -> Cast", THROUGH), CAST,
      "cannot count as x0: y is int32, which carries no gradient; the match"),
     # which tensor is x0
@@ -168,10 +174,7 @@ def test_refused(rule: Any, nodes: str, message: str) -> None:
     assert message in str(error.value)
 
 
-FILTERS = [{"filter_gradient": name} for name in ("zero", "reverse")]
-
-
-@pytest.mark.parametrize("patch", [STOP, THROUGH, *FILTERS])
+@pytest.mark.parametrize("patch", [STOP, THROUGH, *ZERO_AND_REVERSED])
 def test_what_works_on_complex_tensors(patch: Any) -> None:
     """A filter that is refused behind it is named after the op of the model."""
     model = applied(on_op("FFT", patch), f"{COMPLEX} y:Identity(f, T=complex64)").model
@@ -208,20 +211,6 @@ def test_refused_at_the_borders_of_a_v1_loop(op: str, at: Any, message: str) -> 
     with pytest.raises(PatchError) as error:
         applied(on_op(op, {**STOP, **at}), [*net(X), *loop])
     assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "patch", [{"surrogate_gradient": "x ** 3"}, THROUGH, {"filter_gradient": {"scale": 0.5}}, STOP]
-)
-def test_kinds_that_refuse_a_match_that_is_read_outside(patch: Any) -> None:
-    with pytest.raises(PatchError, match="'s' is inside the match, and is read outside by Neg 'y'"):
-        applied(as_one(SWISH, patch), f"{GATE} y:Neg(s)")
-
-
-def test_a_match_of_another_shape_is_no_identity() -> None:
-    nodes = "x:Placeholder(shape=[2,3]) w:Placeholder(shape=[3,4]) c:MatMul(x,w) r:Relu(c)"
-    with pytest.raises(PatchError, match="does not have the shape of x0, so it cannot count as th"):
-        applied(as_one(DENSE_PATTERN, THROUGH), nodes)
 
 
 def test_a_match_without_a_dtype() -> None:

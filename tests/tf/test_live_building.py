@@ -212,32 +212,27 @@ MATCHED = {"match": {"pattern": "Tanh -> Neg"}, "patch": {"override_gradient": "
 # A rule, what is built in the context, and what is said; on entering where nothing is built.
 REFUSED: dict[str, tuple[Rule, Callable[[Any], Any] | None, str]] = {
     "too few": (TEN[0], tf.square, "of the ops made in this context it"),
-    "ops that are there": (
-        filtered({"op": "Placeholder"}, CLIP), tf.square, "ops that are made before it, or eager"
-    ),
+    "ops that are there": (filtered({"op": "Placeholder"}, CLIP), tf.square,
+        "ops that are made before it, or eager"),
     "too many": ({**TEN[0], "expect": 1}, lambda x: tf.add(-x, -x), "matched 2, expected 1"),
     "no gradient there": (
         filtered({"op": "Shape"}, CLIP),
         lambda x: tf.shape(tf1.placeholder(x.dtype, None)), "mine': Shape 'Shape'"),
-    "a traced function": (
-        WAITING, lambda x: tf.function(lambda x: tf.square(-x))(x), "was traced to its end"
-    ),
+    "a traced function": (WAITING, lambda x: tf.function(lambda x: tf.square(-x))(x),
+        "was traced to its end"),
     "a gradient that was built": (WAITING, _differentiated, "was built inside of the context"),
     "a Defun": (TEN[0], defun, "in a Defun"),
     "a Defun, on leaving": (WAITING, defun, "in a Defun"),
     "a call in a Defun": (TEN[0], lambda x: defun(x, call), "in a Defun"),
-    "a filter of a call": (
-        filtered({"op": "*PartitionedCall"}, CLIP), call, "calls a function, whose gradient"
-    ),
+    "a filter of a call": (filtered({"op": "*PartitionedCall"}, CLIP), call,
+        "calls a function, whose gradient"),
+    "a filter of complex numbers": (filtered({"op": "FFT"}, CLIP),
+        lambda x: tf.signal.fft(tf.complex([x], [x])), "mine': FFT 'FFT': an input is complex"),
     "a filter that is none": (filtered({"op": "Neg"}, "default"), tf.negative, "means nothing"),
-    "backward_as": (
-        {"match": {"op": "Floor"}, "patch": {"backward_as": {"input": 0}}},
-        None, "mine'.*backward_as adds ops",
-    ),
-    "a match as one op": (
-        {**MATCHED, "patch": {"surrogate_gradient": "x", "on": "match"}},
-        None, "mine': surrogate_gradient of a match as one op",
-    ),
+    "backward_as": ({"match": {"op": "Floor"}, "patch": {"backward_as": {"input": 0}}}, None,
+        "mine'.*backward_as adds ops"),
+    "a match as one op": ({**MATCHED, "patch": {"surrogate_gradient": "x", "on": "match"}}, None,
+        "mine': surrogate_gradient of a match as one op"),
     "emit": ({**TEN[0], "emit": "function"}, None, "mine'.*emit: function"),
 }  # fmt: skip
 

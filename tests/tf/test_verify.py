@@ -109,11 +109,9 @@ BROKEN: dict[str, tuple[Edit, list[str]]] = {
     "weight": (weight_byte, [r"Const 'w' differs: value: 1 of 24 elements, by up to"]),
     "dangling": (dangling, [r"Tanh 'y' differs: input 0: add -> ad", "TensorFlow does not import"]),
     "twice": (twice, [r"2 ops are named 'w'", "TensorFlow does not import it"]),
-    "last bit": (
-        last_bit,
-        ["Mul 'y' differs: op type: Tanh", r"forward: y:0: \d+ of 6 elements differ, by at most"],
-    ),
-}
+    "last bit": (last_bit,
+        ["Mul 'y' differs: op type: Tanh", r"forward: y:0: \d+ of 6 elements differ, by at most"]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -224,9 +222,7 @@ def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -
             table_handle=table, keys=tf.zeros([4], tf.int64), default_value=0.0
         )
         tf.sigmoid(tf.nn.relu(tf.ensure_shape(value, [4]), "relu"), "y")
-        step = tf1.get_variable(
-            "global_step", [], tf.int64, tf1.zeros_initializer, use_resource=False
-        )
+        step = tf1.get_variable("global_step", initializer=np.int64(0), use_resource=False)
         tf.identity(step, "global_step/read_value")
 
     verification = verified(save(build, tmp_path / "model.pb"), GUIDED)

@@ -204,9 +204,8 @@ def examples() -> Any:
 def served() -> None:
     """An embedding of words, looked up in a table, beside numbers; and a Relu behind them."""
     parsed = examples()
-    known = tf.lookup.StaticVocabularyTable(
-        tf.lookup.KeyValueTensorInitializer(["a", ""], np.array([0, 1], np.int64)), 1
-    )
+    entries = tf.lookup.KeyValueTensorInitializer(["a", ""], np.array([0, 1], np.int64))
+    known = tf.lookup.StaticVocabularyTable(entries, 1)
     ids = tf.sparse.to_dense(known.lookup(parsed["word"]))
     table = tf.constant([[1.0, -2.0], [3.0, 4.0], [-5.0, 6.0]])
     embedded = tf.reduce_sum(tf.gather(table, ids), 1)
