@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 
@@ -165,12 +165,18 @@ def _run() -> int:
     return code if isinstance(code, int) else 0
 
 
+def is_of_streams(error: Exception) -> TypeGuard[OSError]:
+    """Return whether a standard stream cannot be written; for files GraphpatchErrors say so."""
+    no_room = isinstance(error, OSError) and error.errno in NO_ROOM
+    return no_room or isinstance(error, BrokenPipeError)
+
+
 def _failed(error: Exception) -> int:
     """Say what went wrong; the exit code for it."""
     if isinstance(error, GraphpatchError):
         say_error(error)
         return error.exit_code
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
+    if is_of_streams(error):
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (else Python tries again)
         say_error(f"cannot write standard output: {error.strerror}")
     elif isinstance(error, OSError) and error.errno in TOO_MANY_FILES:

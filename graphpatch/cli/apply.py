@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,16 +13,22 @@ from typing import Any
 import click
 
 from graphpatch.application import counted_types, reported_rules
-from graphpatch.cli import BUG, options
+from graphpatch.cli import BUG, is_of_streams, options
 from graphpatch.cli.options import Texts, option
 from graphpatch.cli.say import MATCH, bar, noted, say_answer, say_error, say_json, say_lines
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.run import Batch, planned
-from graphpatch.fleet.search import Task
-from graphpatch.fleet.work import FleetOrder, TaskResult, Work, attempt, failure_of, patching
+from graphpatch.fleet.work import (
+    FleetOrder,
+    TaskResult,
+    failure_of,
+    patch_model,
+    patching,
+    timed,
+)
 from graphpatch.fleet.workers import Results
 from graphpatch.formats import Export
-from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote, reported
+from graphpatch.formats.destination import FILES, SAVED_MODEL_FILES, is_remote
 from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.rules import EMITS
 from graphpatch.shown import document_of, plural
@@ -105,24 +112,21 @@ def _patch_named(batch: Batch, as_json: bool, is_piped: bool) -> list[TaskResult
     The report of each is printed before its output takes its name; several in JSON at the end.
     """
     is_alone, ended = len(batch.tasks) == 1, list[TaskResult]()
-
-    def patch_and_report(order: FleetOrder, task: Task) -> TaskResult:
-        with patching(order, task, progress) as done, reported("standard output"):
-            if is_alone or not as_json:
-                lines = _report_lines(done.report, order)
-                say_answer(as_json, {"outputs": [done.report]}, lines, err=is_piped)
-        return done
-
-    def failure(work: Work, task: Task, error: Exception) -> TaskResult:
-        if isinstance(error, GraphpatchError):
-            return TaskResult(task, error=str(error))
-        if is_alone or isinstance(error, BrokenPipeError):  # these end the command
-            raise error
-        return failure_of(work, task, error)
-
     with bar() as progress:
         for task in batch.tasks:
-            ended.append(attempt(patch_and_report, batch.order, task, failure))
+            start = time.perf_counter()
+            try:
+                with patching(batch.order, task, progress) as done:
+                    if is_alone or not as_json:
+                        lines = _report_lines(done.report, batch.order)
+                        say_answer(as_json, {"outputs": [done.report]}, lines, err=is_piped)
+            except GraphpatchError as error:
+                done = TaskResult(task, error=str(error))
+            except Exception as error:
+                if is_alone or is_of_streams(error):
+                    raise
+                done = failure_of(patch_model, task, error)
+            ended.append(timed(done, start))
             batch.add(ended[-1])
     return ended
 

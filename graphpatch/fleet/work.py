@@ -141,25 +141,23 @@ class FleetOrder(msgspec.Struct, frozen=True):
 
 
 Work = Callable[[FleetOrder, Task], TaskResult]
-Failure = Callable[[Work, Task, Exception], TaskResult]
 
 
 def run_task(work: Work, order: FleetOrder, task: Task) -> TaskResult:
     """Do the work on one of many models; every error is told in what is returned."""
-    done = attempt(work, order, task, failure_of)
-    gc.collect()  # a model that holds itself would keep its file open and mapped
-    return done
-
-
-def attempt(work: Work, order: FleetOrder, task: Task, failure: Failure) -> TaskResult:
-    """Do the work on one model, and take its time; `failure` says what an error of it means."""
     start = time.perf_counter()
     try:
         if (here := graphpatch.__version__) != order.version:
             raise FleetError(f"this worker has graphpatch {here}, and the command {order.version}")
         done = work(order, task)
     except Exception as error:
-        done = failure(work, task, error)
+        done = failure_of(work, task, error)
+    gc.collect()  # a model that holds itself would keep its file open and mapped
+    return timed(done, start)
+
+
+def timed(done: TaskResult, start: float) -> TaskResult:
+    """Return the result with the seconds since `start`, a time of `perf_counter`."""
     return structs.replace(done, seconds=round(time.perf_counter() - start, 4))
 
 
