@@ -134,7 +134,7 @@ class SurrogateFormula(msgspec.Struct, frozen=True):
         return _key({SURROGATE: self.formula.texts[0]})
 
 
-class FilteredGradient(msgspec.Struct, frozen=True):
+class FilteredGradient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The gradient under a key, and filters before and behind it, the first that is passed first.
 
     A filter is at the outputs or inputs of the op, or at one (`output:0`), and has a key too: None
@@ -210,7 +210,10 @@ def from_key(key: str) -> KeyedGradient:
         if OWN in spec:
             return msgspec.convert(spec, FilteredGradient)
     except msgspec.DecodeError as error:
-        raise RulesError(f"the key {key!r} cannot be read: {error}") from error
+        raise RulesError(
+            f"the key {key!r} cannot be read: {error}; a graph with keys of another version of "
+            f"graphpatch needs that version, or is patched anew from the original"
+        ) from error
     if SURROGATE in spec:
         return SurrogateFormula(Formula.parse(spec[SURROGATE]))
     return parse_gradient(spec)

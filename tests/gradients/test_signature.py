@@ -189,7 +189,11 @@ def test_a_filter_in_python_is_no_gradient_where_none_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["{cut", '{"own": 3}', '{"own": "Relu", "filters": [["output:x", null]]}']
+    "key",
+    [
+        *("{cut", '{"own": 3}', '{"own": "Relu", "filters": [["output:x", null]]}'),
+        '{"own": "Relu", "outputs": [[null, "Neg"]], "inputs": []}',  # of 0.2
+    ],
 )
 def test_a_key_that_cannot_be_read_is_named(key: str) -> None:
     with pytest.raises(RulesError, match="cannot be read"):
