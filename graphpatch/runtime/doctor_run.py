@@ -185,11 +185,8 @@ class _Search(SessionModel):
     def start(self, target_name: str, sources: Sequence[str]) -> NotFinite:
         """Return the first op forward, or else backward."""
         target, self.sources = self.graph.get_tensor_by_name(target_name), sources
-        order = [
-            op
-            for op in ops_before([target.op], control=False)
-            if op.type in ENDS or op.name not in self.inside
-        ]
+        ops = ops_before([target.op], control=False)
+        order = [op for op in ops if op.type in ENDS or op.name not in self.inside]
         region = self._region(order, [target])
         start = self._forward(region)
         if start is not None:
@@ -243,11 +240,8 @@ class _Search(SessionModel):
         )
         if not met:
             return None
-        first = next(
-            op
-            for op in region.order
-            if op in met and bad.isdisjoint(read.name for read in op.inputs)
-        )
+        order = (op for op in region.order if op in met)
+        first = next(op for op in order if bad.isdisjoint(read.name for read in op.inputs))
         inside = self._inside(first)
         if inside is not None:
             outputs = [inside.outputs[t.value_index] for t in first.outputs if t.name in bad]
@@ -294,8 +288,7 @@ class _Search(SessionModel):
         return self._answer("backward", says + UNSEEN.format(unseen), remedy=SEE_INTO)
 
     def _readers(self, name: str) -> list[Any]:
-        readers: list[Any] = self.graph.get_tensor_by_name(name).consumers()
-        return readers
+        return list(self.graph.get_tensor_by_name(name).consumers())
 
     def _context(self, op: Any) -> str:
         """Name the v1 loop or branch that begins or ends at an op."""
@@ -334,9 +327,8 @@ class _Search(SessionModel):
             if start is not None:
                 return start
             values = [(f"gives the gradient for input {slot}", dense), *self._reads(op)]
-            values += (
-                (f"reads the gradient at {self._place(t.name)[1]}", dy) for t, dy in dys.items()
-            )
+            places = ((self._place(made.name)[1], dy) for made, dy in dys.items())
+            values += ((f"reads the gradient at {place}", dy) for place, dy in places)
             says = "it is finite; its gradient is not"
             return self._answer("backward", says, op, values, slot=slot)
         return None

@@ -487,11 +487,8 @@ def graph_function(
         register_gradients(part)
         forward = _wrapped(_without_keys(graph_def), placeholders, results, specs)
         return _differentiated_in_a_graph(forward, build, specs), dtypes
-    patched = {
-        node.name: gradient
-        for node in overridden_ops(part_graph)
-        if node.body.is_main and (gradient := gradient_of(node)) is not None
-    }
+    nodes = (node for node in overridden_ops(part_graph) if node.body.is_main)
+    patched = {n.name: gradient for n in nodes if (gradient := gradient_of(n)) is not None}
     # TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
     register_keys(part_graph, lambda node: not node.body.is_main)
 

@@ -79,10 +79,8 @@ def _shape_run(tensor: Any) -> tuple[int, ...]:
     is_handle = tensor.dtype == tf.resource
     shape = tf.TensorShape(tensor.op.get_attr("shape")) if is_handle else tensor.shape
     if not shape.is_fully_defined():
-        raise CutError(
-            f"the shape of {tensor.name} is {shape}: a Jacobian needs shapes that are known; "
-            f"without jacobian=True the gradients do not"
-        )
+        needs = "a Jacobian needs shapes that are known; without jacobian=True the gradients do not"
+        raise CutError(f"the shape of {tensor.name} is {shape}: {needs}")
     return tuple(shape.as_list())
 
 
@@ -197,10 +195,8 @@ def _gradients_or_raise(
     gradients_by_name = {}
     for name, dx in zip(by, gradients(ys, xs, flowing, apart=True), strict=True):
         if dx is None:
-            raise CutError(
-                f"no gradient flows from {', '.join(of)} back to {name}: tf.gradients gives None "
-                f"there"
-            )
+            ends = f"from {', '.join(of)} back to {name}"
+            raise CutError(f"no gradient flows {ends}: tf.gradients gives None there")
         label = name.removesuffix(":0").replace(":", "_")
         gradients_by_name[name] = tf.identity(tf.convert_to_tensor(dx), f"gradient/{label}")
     return gradients_by_name
@@ -212,8 +208,7 @@ def _checked_gradients(graph: Any, paths: GradientPaths, at_wrt: dict[str, Any])
     checked = {}
     for name, a in at_wrt.items():
         b = whole[name]
-        # What rounding explains is the square root of the dtype's precision times the largest
-        # element.
+        # Rounding explains the root of the dtype's precision times the largest element.
         real = tf.math.real(a).dtype.as_numpy_dtype
         least = abs(b) * 0 + tf.reduce_max(abs(b))
         bound = float(np.sqrt(tf.experimental.numpy.finfo(real).eps)) * least
@@ -304,16 +299,10 @@ def split(
     before = op_types_in(graph.as_graph_def())
     parts = add_parts(graph, paths, ordered)
     warn_of_newer(before, op_types_in(graph.as_graph_def()))
-    stages = [
-        {name: dx.name for name, dx in tensors.items()}
-        for tensors in (parts.at_wrt, *parts.at_cuts)
-    ]
-    tensors = {
-        tensor.name: (
-            tensor.dtype.base_dtype.name,
-            None if tensor.shape.rank is None else tensor.shape.as_list(),
-        )
-        for op in graph.get_operations()
-        for tensor in op.outputs
-    }
+    at_stages = parts.at_wrt, *parts.at_cuts
+    stages = [{name: dx.name for name, dx in stage.items()} for stage in at_stages]
+    outputs = [output for op in graph.get_operations() for output in op.outputs]
+    shapes = (None if t.shape.rank is None else t.shape.as_list() for t in outputs)
+    described = zip((t.dtype.base_dtype.name for t in outputs), shapes, strict=True)
+    tensors = dict(zip((t.name for t in outputs), described, strict=True))
     return Split(loaded.path, exported_graph(graph), parts.loss, stages, tensors)

@@ -142,10 +142,8 @@ def _check_gradient(built: BuiltGradient, gradient: Any, section: GradientSectio
             f"gradient of zero is not the same: Adam and momentum go on moving them)"
         )
     if built.indices and not isinstance(gradient, tf.IndexedSlices):
-        raise PatchError(
-            f"the optimizer updates {built.variable} by a sparse gradient, and in the patched "
-            f"graph it is dense"
-        )
+        updates = f"the optimizer updates {built.variable} by a sparse gradient"
+        raise PatchError(f"{updates}, and in the patched graph it is dense")
 
 
 def _warn_of_untrained(graph: Any, sections: Sequence[GradientSection]) -> None:
@@ -154,11 +152,8 @@ def _warn_of_untrained(graph: Any, sections: Sequence[GradientSection]) -> None:
     The gradients are built in `graph`, which has been exported.
     """
     trained = {names.op_of(built.variable) for section in sections for built in section.gradients}
-    variables = [
-        variable
-        for variable in graph.get_collection("trainable_variables")
-        if variable.op.name not in trained
-    ]
+    trainable = graph.get_collection("trainable_variables")
+    variables = [variable for variable in trainable if variable.op.name not in trained]
     losses = _tensors(graph, (text for section in sections for text in section.losses))
     flowing = gradients(losses, variables, name="untrained") if variables else []
     pairs = zip(variables, flowing, strict=True)

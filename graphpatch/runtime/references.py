@@ -31,11 +31,8 @@ INSIDE_CALL = (
     " @deeplift takes references from the batch there too"
 )
 # What @deeplift has a rule for, with references in the batch alone.
-BY_BATCH = {
-    op_type
-    for name in ("shap_max_pool_batch", "shap_softmax_batch")
-    for op_type in LIBRARY[name].ops
-}
+OF_BATCHES = LIBRARY["shap_max_pool_batch"], LIBRARY["shap_softmax_batch"]
+BY_BATCH = {op_type for gradient in OF_BATCHES for op_type in gradient.ops}
 IN_BATCH = "; @deeplift has a rule for it, with references in the batch"
 
 
