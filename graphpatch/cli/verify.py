@@ -61,8 +61,8 @@ def command(
     """Verify PATCHED against ORIGINAL: is forward bit-equal, and which gradients changed?
 
     Each model runs in its own process. Exit 0: verified, or with --no-run the same structure. Exit
-    1: something differs that should not. Exit 4: no difference was found, but something could not
-    be compared (an override that never fired, a formula, an output).
+    1: something differs that should not. Exit 4: no difference was found, but something that had to
+    be compared was not: a patched op, a formula, a tensor that --from or --to names.
     """
     from graphpatch.runtime.verify.compare import verify
 
@@ -148,10 +148,8 @@ def _settings(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _branch_lines(branches: Branches) -> Iterator[str]:
-    if branches.watched:
-        yield f"both sides at {branches.reached} of {branches.watched} ops"
-    else:
-        yield "no op to watch"
+    sides = f"both sides at {branches.reached} of {branches.watched} ops"
+    yield sides if branches.watched else "no op to watch"
     yield from (f"not reached: {op} {why}" for op, why in branches.not_reached.items())
     for place, count in branches.not_watched.items():
         if count:
@@ -162,8 +160,11 @@ def _forward_lines(forward: Forward) -> Iterator[str]:
     compared, differing = len(forward.compared), forward.differing
     yield f"{compared - len(differing)} of {compared} tensors are bit-equal"
     for values in forward.sets:
-        if not values.compared and values.not_compared:
+        if values.not_compared and not values.compared:
             yield f"{values.values} values: the model does not take them: {values.not_compared[0]}"
+        elif values.compared < compared:
+            missing = plural(compared - values.compared, "tensor")
+            yield f"{values.values} values: {missing} not compared: {short(values.not_compared)}"
     yield from (f"differs: {name}: {how}" for name, how in differing.items())
     for name, how in forward.optimised_differing.items():
         yield f"note: where TensorFlow fuses ops {name} differs: {how}"
@@ -208,10 +209,8 @@ def _overrides(overrides: Overrides) -> Iterator[str]:
     yield from (f"not fired: {override}: {override.why}" for override in idle)
     if uncalled:
         functions = list(dict.fromkeys(override.body for override in uncalled))
-        yield (
-            f"{len(uncalled)} more not run: no output of what runs leads to them (in "
-            f"{plural(len(functions), 'function')}: {short(functions)})"
-        )
+        where = f"in {plural(len(functions), 'function')}: {short(functions)}"
+        yield f"{len(uncalled)} more not run: no output of what runs leads to them ({where})"
 
 
 def _formulas(formulas: Iterable[FormulaCheck]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from graphpatch.gradients.interpreter import Array
 from graphpatch.page.document import REAL, GraphSides
 from graphpatch.page.lines import BodySide
 from graphpatch.runtime.values import Feed, fed_values
-from graphpatch.runtime.verify.process import ProcessDiedError, SideBySide, TensorFlowProcess
+from graphpatch.runtime.verify.process import CannotRunError, SideBySide, TensorFlowProcess
 from graphpatch.shown import and_more, one_line, plural
 
 TINY = 1e-12  # of the largest gradient: what is smaller is rounding, and counts as zero
@@ -73,7 +73,7 @@ def _sizes_in_graph(
             process.keep("open", str(file), process.name, of_graph.number)
         try:
             return _run(sides, _first_tensors(main), ends.sources, target, feed)
-        except ProcessDiedError as error:
+        except CannotRunError as error:
             return _nothing(f"not run: {one_line(str(error))}")
 
 

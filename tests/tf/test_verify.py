@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch.cli.verify import _lines_of_verification
 from graphpatch.errors import UnsafeError
 from graphpatch.runtime.verify import process
 from scripts import matrix_consumer
@@ -126,21 +127,17 @@ def test_what_is_broken_is_found(path: Path, name: str) -> None:
 @pytest.mark.slow
 def test_a_key_that_nobody_registers_fails_and_one_that_is_passes(path: Path) -> None:
     rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"registered": "VerifyMine"}}}
-    said = "no program registers the key 'VerifyMine'"
-    assert said in str(verified(path, rule).failures)
+    assert "no program registers the key 'VerifyMine'" in str(verified(path, rule).failures)
     mine = path.with_name("mine.py")
-    mine.write_text(
-        "import tensorflow as tf\ntf.RegisterGradient('VerifyMine')(lambda op, dy: dy)\n"
-    )
+    text = "import tensorflow as tf\ntf.RegisterGradient('VerifyMine')(lambda op, dy: dy)\n"
+    mine.write_text(text)
     verification = verified(path, rule, sources=["w"], imports=[str(mine)])
     assert verification.ok, verification.failures
     [graph] = verification.document()["graphs"]
     assert [override["op"] for override in graph["overrides"]["fired"]] == ["relu"]
 
 
-def test_a_gradient_in_python_is_compared_by_running(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gradient_in_python_is_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.with_name("own.py").write_text("def own(op, dy):\n    return dy * 2\n")
     monkeypatch.syspath_prepend(path.parent)
     rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"python": "own:own"}}}
@@ -185,14 +182,55 @@ def test_an_override_that_failing_gradients_do_not_reach(
     assert len(started) == 2
 
 
-def test_what_cannot_be_run_is_no_success(tmp_path: Path) -> None:
+def test_what_the_user_names_is_compared_or_a_gap(tmp_path: Path) -> None:
     def build() -> None:
-        tf.exp(tf.debugging.check_numerics(tf.constant(1.0) / tf.constant(0.0), "broken"), "y")
+        x, zero = (tf1.placeholder(tf.float32, [4], name) for name in ("x", "0"))
+        tf.raw_ops.Mod(x=tf.exp(tf.nn.relu(x), "y"), y=zero, name="mod")
+        tf.argmax(tf.debugging.check_numerics(x, "finite"), name="most")
+        tf.strings.as_string(x, name="text")
+        tf.identity(x[:0], "empty")
+        tf.while_loop(lambda i, _: i < 2, lambda i, z: (i + 1, tf.tanh(z, "inner")), [0, x])
 
+    path = save(build, tmp_path / "model.pb", control_flow_v2=False)
+    verification = graphpatch.verify(path, path, sources=["x"], feed={"0": np.ones(4, np.float32)})
+    assert verification.verdict == "verified", verification
+    text = "\n".join(_lines_of_verification(verification, True))
+    assert "not compared: mod:0 with respect to x:0: tf.gradients raises LookupError" in text
+    assert "NaN values: 2 tensors not compared: InvalidArgumentError: finite" in text
+    gaps = verified(path, GUIDED, targets="y,mod,text,empty,while/inner".split(",")).not_compared
+    why = "tf.gradients raises LookupError: No gradient defined for operation'mod'"
+    assert [gap.partition(" (op type")[0] for gap in gaps] == [
+        f"gradient of mod:0 with respect to x:0, 0:0: {why}",
+        "forward: empty:0: it has no elements on these values",
+        "gradient not taken: of text:0: it is a text, which has no gradient",
+        "gradient not taken: of while/inner:0: it is not among what is compared",
+    ]
+    path = save(lambda: tf.argmax(tf1.placeholder(tf.float32, [4], "x")), path)
+    [gap] = graphpatch.verify(path, path, sources=["x"]).not_compared
+    assert gap == "no gradient with respect to x was taken: no output of floats was compared"
+    assert graphpatch.verify(path, path).ok
+
+
+def broken() -> None:
+    tf.exp(tf.debugging.check_numerics(tf.fill([4], np.inf), "broken"), "y")
+
+
+def aborting() -> None:
+    """`Abort` ends the process of whoever runs it, alone."""
+    x = tf1.placeholder(tf.float32, [2], "x")
+    with tf.control_dependencies([tf.raw_ops.Abort(error_msg="the end")]):
+        tf.identity(tf.nn.relu(x), "y")
+
+
+@pytest.mark.parametrize(("build", "says"), [
+    (broken, "nothing could be compared: .*broken"),
+    (aborting, "TensorFlow ended the process that ran it, by SIGABRT: .*the end"),
+])  # fmt: skip
+def test_what_cannot_be_run_is_no_success(tmp_path: Path, build: Any, says: str) -> None:
     path = save(build, tmp_path / "model.pb")
-    verification = graphpatch.verify(path, path)
+    verification = graphpatch.verify(path, path, allow_unsafe_ops=True)
     assert (verification.verdict, verification.failures) == ("not compared", [])
-    assert re.match("nothing could be compared: .*broken", verification.not_compared[0])
+    assert re.search(says, verification.not_compared[0])
 
 
 def test_ops_that_touch_files_are_not_run(tmp_path: Path) -> None:
@@ -214,16 +252,14 @@ def test_ops_that_touch_files_are_not_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -> None:
-    """No program fills its table: what can be run is global_step alone, which no rule touches."""
+    """No program fills its table: what can be run is a step alone, which no rule touches."""
 
     def build() -> None:
         table = tf.raw_ops.HashTableV2(key_dtype=tf.int64, value_dtype=tf.float32)
-        value = tf.raw_ops.LookupTableFindV2(
-            table_handle=table, keys=tf.zeros([4], tf.int64), default_value=0.0
-        )
+        keys, find = tf.zeros([4], tf.int64), tf.raw_ops.LookupTableFindV2
+        value = find(table_handle=table, keys=keys, default_value=0.0)
         tf.sigmoid(tf.nn.relu(tf.ensure_shape(value, [4]), "relu"), "y")
-        step = tf1.get_variable("global_step", initializer=np.int64(0), use_resource=False)
-        tf.identity(step, "global_step/read_value")
+        tf.identity(tf1.get_variable("step", initializer=0, use_resource=False), "step/read_value")
 
     verification = verified(save(build, tmp_path / "model.pb"), GUIDED)
     assert (verification.verdict, verification.failures) == ("not compared", [])
@@ -236,10 +272,8 @@ def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -
 def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
     """tf.nn.swish: the IdentityN's own gradient carries past the Mul; `apply` refuses it so."""
     key = "_gradient_op_type"
-    model = save(
-        lambda: tf.identity(tf.nn.swish(tf1.placeholder(tf.float32, [4], "x")), "y"),
-        tmp_path / "model.pb",
-    )
+    build = lambda: tf.identity(tf.nn.swish(tf1.placeholder(tf.float32, [4], "x")), "y")  # noqa: E731
+    model = save(build, tmp_path / "model.pb")
     [node] = [node for node in imported(model).as_graph_def().node if node.op == "IdentityN"]
     path = edited(model, lambda _, nodes: nodes["IdentityN"].attr.pop(key))
     gradient = {"override_gradient": {"formula": ["dy * 3", "dy * 3"]}}
@@ -268,21 +302,6 @@ def test_branches_that_no_value_takes_are_listed(tmp_path: Path) -> None:
     branches = graph["branches"]
     assert (branches["watched"], branches["reached"]) == (4, 3)
     assert branches["not_reached"] == {"relu": "never reads what is below 0, or false"}
-
-
-def test_a_tensorflow_that_aborts_takes_its_process_alone(tmp_path: Path) -> None:
-    """`Abort` ends the process of whoever runs it."""
-
-    def build() -> None:
-        x = tf1.placeholder(tf.float32, [2], "x")
-        with tf.control_dependencies([tf.raw_ops.Abort(error_msg="the end")]):
-            tf.identity(tf.nn.relu(x), "y")
-
-    path = save(build, tmp_path / "model.pb")
-    verification = graphpatch.verify(path, path, allow_unsafe_ops=True)
-    assert (verification.verdict, verification.failures) == ("not compared", [])
-    says = "TensorFlow ended the process that ran it, by SIGABRT: .*the end"
-    assert re.search(says, verification.not_compared[0])
 
 
 @pytest.mark.slow
@@ -318,12 +337,8 @@ def test_what_the_caller_imported_does_not_count(path: Path) -> None:
     assert json.loads(done.stdout) == ["verified", False]
 
 
-@pytest.mark.parametrize(
-    "rewrite", [matrix_consumer.grappler_graph, matrix_consumer.without_training_nodes]
-)
-def test_a_file_that_an_offline_tool_rewrote_is_never_verified(
-    rewrite: Any, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("rewrite", ["grappler_graph", "without_training_nodes"])
+def test_a_file_that_a_tool_rewrote_is_never_verified(rewrite: str, tmp_path: Path) -> None:
     """Grappler inlines calls: guided_relu is silently TensorFlow's own gradient again."""
 
     def build() -> None:
@@ -332,7 +347,7 @@ def test_a_file_that_an_offline_tool_rewrote_is_never_verified(
 
     path = save(build, tmp_path / "model.pb")
     whole, rewritten = patched_beside(path, GUIDED), tmp_path / "rewritten.pb"
-    rewritten.write_bytes(rewrite(str(whole)).SerializeToString())
+    rewritten.write_bytes(getattr(matrix_consumer, rewrite)(str(whole)).SerializeToString())
     assert graphpatch.verify(path, rewritten, run=False).verdict == "differs"
     assert graphpatch.verify(whole, rewritten).verdict == "differs"
     failures = graphpatch.verify(whole, rewritten, run=False).failures

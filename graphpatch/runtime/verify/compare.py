@@ -38,7 +38,7 @@ from graphpatch.runtime.values import (
 )
 from graphpatch.runtime.verify.overrides import all_callers, sorted_overrides
 from graphpatch.runtime.verify.process import (
-    ProcessDiedError,
+    CannotRunError,
     SideBySide,
     TensorFlowProcess,
     may_be_rewritten,
@@ -53,7 +53,7 @@ from graphpatch.runtime.verify.results import (
     VerifiedGraph,
 )
 from graphpatch.runtime.verify.results import Verification as Verification
-from graphpatch.runtime.verify.session import SIDES, Plan
+from graphpatch.runtime.verify.session import SIDES, Plan, without_signature
 from graphpatch.shown import plural, short
 
 MOST_REASONS = 3
@@ -66,6 +66,7 @@ LATE = "it did not end in time, which is limited where there are queues, iterato
 WRITING = "it differs, and comes after a write to a variable, which other ops may read before it"
 SAVING = "it saves variables to files, or restores them"
 OTHER_NAMES = "one of them is a TF2 SavedModel, with other names for inputs and outputs"
+TEXT = "it is a text, which has no gradient"
 NO_SOURCES = "nothing is fed that is a float, and there are no float variables or constants"
 ALWAYS = {"seeds": "by name of the op or tensor", "processes": "one for each model"}
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
@@ -177,9 +178,8 @@ def run_graph(
                 refuse_unsafe_load(graph, options.allow_unsafe_ops)
             else:
                 refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
-        with SideBySide(
-            [TensorFlowProcess(m.path, may_be_rewritten(m.graphs[index])) for m in models]
-        ) as sides:
+        processes = [TensorFlowProcess(m.path, may_be_rewritten(m.graphs[index])) for m in models]
+        with SideBySide(processes) as sides:
             try:
                 options.say("starting TensorFlow", 0, 1)
                 settings |= sides.begin(options.imports, original)
@@ -190,9 +190,9 @@ def run_graph(
                     try:
                         registered = process.keep("open", str(file), process.name, index)
                     except ModelError as error:
-                        raise ProcessDiedError(process, str(error)) from None
+                        raise CannotRunError(process, str(error)) from None
                 return _compare(original, patched, sides, registered, settings, options, is_sound)
-            except ProcessDiedError as error:
+            except CannotRunError as error:
                 why, is_wrong = str(error), error.process is sides.processes[1]
     if is_wrong:  # the original runs, and the patched one does not
         return NotRun(settings, why), [why], []
@@ -218,7 +218,8 @@ def _compare(
         plan = _without_unsafe(plan, original, patched, options.allow_unsafe_ops)
     options.say("forward pass", 0, 1 + len(SETS))
     feeds = sides.choose(plan.tensors, options.fed)
-    fixed = {name for name in feeds if {name, f"{name.partition(':')[2]}:0"} & options.fed.keys()}
+    fed_as = without_signature if original.around.is_object_based else str
+    fixed = {name for name in feeds if {name, fed_as(name)} & options.fed.keys()}
     forward, branches, values = compare_forward(sides, plan, feeds, fixed, options.say)
     settings["sets_of_values"] = [item.values for item in forward.sets]
     formulas = second.ask("formulas")
@@ -226,6 +227,8 @@ def _compare(
     pairs, asked = compare_gradients(first, second, plan.sources, targets, options.say)
     failed = {pair.target: pair.after for pair in pairs if pair.state in ("fails", "uncompared")}
     overrides, unproven = sorted_overrides(original, patched, asked, registered, failed)
+    shapes = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
+    ran = GraphRan(settings, forward, shapes, branches, pairs, untaken, overrides, formulas)
     failures = [
         *(f"forward: {name}: {how}" for name, how in forward.differing.items()),
         *(f"gradient of {p}: {p.before} -> {p.after}" for p in pairs if p.state == "fails"),
@@ -236,10 +239,9 @@ def _compare(
     gaps = [
         *_forward_gaps(forward, patched, is_seeded=bool(feeds.keys() - fixed)),
         *unproven,
+        *_gradient_gaps(ran, options),
         *(f"{check}: {check.not_compared}" for check in unchecked),
     ]
-    shapes = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
-    ran = GraphRan(settings, forward, shapes, branches, pairs, untaken, overrides, formulas)
     return ran, failures, gaps
 
 
@@ -253,6 +255,28 @@ def _forward_gaps(forward: Forward, patched: ModelGraph, is_seeded: bool) -> Ite
     if ops:
         without = f"no tensor was compared that is computed of {short(ops)}"
         yield f"forward: {without}{hint if forward.compared else ''}"
+
+
+def _gradient_gaps(ran: GraphRan, options: RunOptions) -> Iterator[str]:
+    """Yield what should have been compared of the targets and their gradients, and was not.
+
+    That is all of the targets that the user named, and something with respect to each source.
+    """
+    pairs, reasons = ran.gradients, ran.forward.not_compared
+    compared = {pair.source for pair in pairs if pair.state != "uncompared"}
+    sources: dict[tuple[str, str], list[str]] = {}
+    for pair in pairs:
+        if pair.state == "uncompared" and (options.targets or pair.source not in compared):
+            sources.setdefault((pair.target, pair.before), []).append(pair.source)
+    for (target, why), names in sources.items():
+        yield f"gradient of {target} with respect to {short(names)}: {why}"
+    if options.targets:
+        targets = dict.fromkeys(pair.target for pair in pairs if pair.target in reasons)
+        yield from (f"forward: {name}: {reasons[name]}" for name in targets)
+        yield from (f"gradient not taken: {why}" for why in ran.gradients_not_taken)
+    elif options.sources and not pairs:
+        by = short(options.sources)
+        yield f"no gradient with respect to {by} was taken: no output of floats was compared"
 
 
 def _without_unsafe(
@@ -340,7 +364,7 @@ def compare_forward(
         sides.all("feed", changed)
         try:
             compared, _ = _compare_values(sides, seeded.compared, plan.writing)
-        except ProcessDiedError as error:
+        except CannotRunError as error:
             ended = dict.fromkeys(seeded.compared, str(error))
             compared = ComparedValues([], {}, ended)
             if error.process is sides.processes[1]:
@@ -361,7 +385,7 @@ def _watch(sides: SideBySide, taken: dict[str, set[str]]) -> dict[str, int]:
     """Note the branches that the values took; return how many nobody can watch, by place."""
     try:
         branches, hidden = sides.processes[0].ask("branches")
-    except ProcessDiedError:
+    except CannotRunError:
         return {}
     for op, reached in branches.items():
         taken.setdefault(op, set()).update(reached)
@@ -413,11 +437,13 @@ def choose_targets(
     plan: Plan, forward: Forward, values: Values, is_named: bool
 ) -> tuple[Values, list[str]]:
     """Return the targets, which the user may have named, with their values, and why not others."""
-    present = values.keys() if is_named else set(forward.compared)
+    texts = {name for name in values if np.asarray(values[name]).dtype.kind in "OS"}
+    present = values.keys() - texts if is_named else set(forward.compared)
     targets, untaken = [name for name in plan.targets if name in present], list[str]()
     if is_named:
+        reasons = {**dict.fromkeys(texts, TEXT), **forward.not_compared}
         missing = [name for name in plan.targets if name not in present]
-        untaken += (f"of {name}: {forward.not_compared.get(name, NOT_AMONG)}" for name in missing)
+        untaken += (f"of {name}: {reasons.get(name, NOT_AMONG)}" for name in missing)
     else:
         if rest := [name for name in targets if name not in plan.trained]:
             if trained := len(targets) - len(rest):

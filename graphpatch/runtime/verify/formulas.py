@@ -142,10 +142,7 @@ class StoredGradient:
 
     def build(self, running: SessionModel, is_one_more: bool) -> None:
         """Take the gradients of the place in TensorFlow's graph."""
-        graph, known = (
-            running.graph,
-            [full_tensor_name(text) for text in (*self.reads, *self.gives)],
-        )
+        graph, known = running.graph, list(map(full_tensor_name, (*self.reads, *self.gives)))
         if not self.node.body.is_main or len(running.there(known)) < len(known):
             raise GraphpatchError(INSIDE)
         if is_one_more:

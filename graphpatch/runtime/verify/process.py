@@ -70,8 +70,8 @@ def command() -> list[str]:
     return [sys.executable, "-c", WORKER_PROGRAM]
 
 
-class ProcessDiedError(GraphpatchError):
-    """The process of a model ended without an answer, or cannot open the model."""
+class CannotRunError(GraphpatchError):
+    """A model cannot be run: its process ended, or TensorFlow does not open its file."""
 
     def __init__(self, process: TensorFlowProcess, why: str) -> None:
         super().__init__(f"{process.name}: {why}")
@@ -104,7 +104,7 @@ class TensorFlowProcess:
     def ask(self, method: str, *arguments: Any) -> Any:
         """Return what the model's process answers.
 
-        Raises ProcessDiedError where it ends instead; GraphpatchError as the process does;
+        Raises CannotRunError where it ends instead; GraphpatchError as the process does;
         RuntimeError, which is a fault of ours, for any other exception.
         """
         if self._popen is None:
@@ -130,7 +130,7 @@ class TensorFlowProcess:
         except (EOFError, OSError, pickle.UnpicklingError):
             why = self._last_words(self._popen.wait())
             self.close()
-            raise ProcessDiedError(self, why) from None
+            raise CannotRunError(self, why) from None
         except BaseException:
             self.close()
             raise
@@ -151,7 +151,7 @@ class TensorFlowProcess:
         """
         try:
             answers, asked = self.ask("gradients", sources, target, dy)
-        except ProcessDiedError as error:
+        except CannotRunError as error:
             return dict.fromkeys(sources, GradientAnswer("error", says=str(error))), set()
         errors = {answer.says for answer in answers.values() if answer.kind == "error"}
         is_second, self._differentiated = self._differentiated, self.is_rewritten

@@ -48,9 +48,10 @@ class Branches(Struct):
 
 
 class GradientPair(Struct, rename={"source": "from", "target": "to"}, omit_defaults=True):
-    """One gradient in both models: `same`, `changed`, `fails` (was there before), `uncompared`.
+    """One gradient in both models: `same`, `changed`, `fails` (in the patched one alone).
 
-    `zero`: it is the same, and every element is 0: these values tell nothing of the two models.
+    `uncompared`: both raise an error. `zero`: it is the same, and every element is 0: these values
+    tell nothing of the two models.
     `alone`: what differs where all numbers are equal.
     """
 
@@ -99,9 +100,10 @@ class VerifiedGraph:
 
 @dataclass(frozen=True, repr=False)
 class Verification(Document):
-    """What `verify` found. `ok` where nothing differs that should not, and nothing was left out.
+    """What `verify` found. `ok` where there are no `failures`, and nothing is `not_compared`.
 
-    `failures` say what differs that should not, `not_compared` what was left out.
+    `failures` say what differs that should not, `not_compared` what had to be compared and was not,
+    as docs/verify.md lists it. What else was left out `graphs` say, and the lines of the command.
 
     Example:
         >>> found = graphpatch.verify("model.pb", "patched.pb", run=False)
@@ -129,7 +131,7 @@ class Verification(Document):
     def verdict(self) -> str:
         """Return `verified`, `differs`, `not compared`; `same structure`: nothing was to be run.
 
-        `not compared`: nothing that was compared differs, and something was left out.
+        `not compared`: nothing that was compared differs, and something that had to be was not.
         """
         if self.failures:
             return DIFFERS
@@ -163,7 +165,10 @@ def _compared_rows(ran: GraphRan | NotRun | None) -> Iterator[tuple[str, str]]:
     compared = len(ran.forward.compared)
     changed = sum(pair.state == "changed" for pair in ran.gradients)
     equal = compared - len(ran.forward.differing)
-    yield "forward", f"{equal} of {plural(compared, 'tensor')} bit-equal"
+    left_out = len(ran.forward.not_compared)
+    rest = f", {left_out} not compared" if left_out else ""
+    yield "forward", f"{equal} of {plural(compared, 'tensor')} bit-equal{rest}"
     yield "gradients", f"{len(ran.gradients)} taken, {changed} changed"
+    yield from (("gradients", f"not taken: {why}") for why in ran.gradients_not_taken)
     overrides = ran.overrides
     yield "overrides", f"{len(overrides.fired)} fired, {len(overrides.not_fired)} not"

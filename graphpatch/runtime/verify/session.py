@@ -384,11 +384,10 @@ class LoadedModel(SessionModel):
 
     def guess(self, fed: Values, guess: Guess) -> None:
         """Take what is fed, by the name of an input with or without its signature, and seeds."""
-        short = {full: f"{full.partition(':')[2]}:0" for full in self.inputs}
-        self._checked([name for name in fed if name not in short.values()])
+        self._checked([n for n in fed if n not in map(without_signature, self.inputs)])
         self.feeds = {
             full: seeded_value(full, spec.dtype, spec.shape, guess)
-            if (value := fed.get(full, fed.get(short[full]))) is None
+            if (value := fed.get(full, fed.get(without_signature(full)))) is None
             else value
             for full, spec in self.inputs.items()
         }
@@ -408,6 +407,11 @@ class LoadedModel(SessionModel):
     def branches(self) -> Branches:
         """Return that no branch can be looked at."""
         return {}, branches_in_functions(self.model_graph)
+
+
+def without_signature(name: str) -> str:
+    """Return how an input, `signature:name`, may be fed for all signatures that have it."""
+    return f"{name.partition(':')[2]}:0"
 
 
 def seeded_graph(model: Model, graph: ModelGraph, optimise: bool = False) -> Any:
@@ -434,11 +438,8 @@ def set_seeds(graph_def: Any, graph: ModelGraph) -> None:
     changes when nodes are added. So it gets explicit seeds, by the name that the model gives it; in
     a function that a rule added by its type.
     """
-    names_in_model = {
-        (body.label, node.name): provenance.in_model(node).name
-        for body in graph.bodies
-        for node in provenance.touched(body)
-    }
+    touched = (node for body in graph.bodies for node in provenance.touched(body))
+    names_in_model = {(n.body.label, n.name): provenance.in_model(n).name for n in touched}
     bodies = [("main", graph_def.node)]
     bodies += [(item.signature.name, item.node_def) for item in graph_def.library.function]
     for body, node in ((body, node) for body, nodes in bodies for node in nodes):
