@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from graphpatch.differentiation.flow import carries
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients
@@ -121,7 +122,8 @@ class Freeze(Patch):
                 frozen[variable.name] = None
                 ops.update(dict.fromkeys(op.name for op in known_here.of[variable.name]))
                 continue
-            stopped.setdefault(variable.name, node.name)
+            if any(map(carries, node.outputs or ())):
+                stopped.setdefault(variable.name, node.name)
             if writers := known_here.others.get(variable.name):
                 names = short([writer.name for writer in writers])
                 warnings.append(

@@ -118,9 +118,10 @@ def test_a_live_graph_with_its_optimizer_is_patched_as_a_copy() -> None:
 def test_without_an_optimizer_the_gradient_stops_and_the_report_says_so() -> None:
     with tf.Graph().as_default() as graph:
         w = tf1.get_variable("FC1/w", initializer=[2.0, 3.0], use_resource=False)
+        tf1.get_variable("FC1/on", initializer=True, use_resource=False)  # no gradient comes to it
         tf.square(w, name="y")
     result = graphpatch.apply("@freeze(scope=FC1)", graph)
-    [note] = result.report["notes"]
+    note, _ = result.report["notes"]
     assert note == "no optimizer changes 1 variable (FC1/w): the gradient stops at FC1/w/read"
     assert graphpatch.patch_graph("@freeze(scope=FC1)", graph, in_place=True).ok
     with graph.as_default():
