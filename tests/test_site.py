@@ -25,7 +25,7 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
 
 TITLE = re.compile(r"^# (.+)$", re.M)
 LISTED = re.compile(r"<!-- ([\w ]+) -->.*?<!-- /\1 -->", re.S)
-LIMIT = 34_500
+LIMIT = 34_850
 
 
 def test_pages_have_titles_of_their_own_and_not_too_many_words() -> None:
