@@ -222,7 +222,7 @@ class Editor:
             return
         for index, slot in list(body.readers.get(new.name, ())):
             text = body.heads.inputs[index][slot]
-            if text in anew and index != new.index:
+            if text in anew:
                 self.set_input(Node(body, index), slot, anew[text])
         for key in list(body.returned.get(new.name, ())):
             if body.ret[key] in anew:
